@@ -46,24 +46,43 @@ int64_t chunk(int64_t units, int64_t ranks, int64_t rank) {
   return units / ranks + (rank < units % ranks ? 1 : 0);
 }
 
+// The units of each position: those before `sync` keep the head of their chunk of `sync`, and the others
+// share out the tails in order.
+std::vector<std::vector<int64_t>> owned_units(int64_t units, int64_t n, int64_t sync) {
+  std::vector<std::vector<int64_t>> owned(static_cast<size_t>(n));
+  std::vector<int64_t> tails;
+  for (int64_t i = 0, unit = 0; i < sync; ++i)
+    for (int64_t k = 0; k < chunk(units, sync, i); ++k, ++unit)
+      (k < chunk(units, n, i) ? owned[static_cast<size_t>(i)] : tails).push_back(unit);
+  auto tail = tails.begin();
+  for (int64_t i = sync; i < n; ++i)
+    for (int64_t k = 0; k < chunk(units, n, i); ++k) owned[static_cast<size_t>(i)].push_back(*tail++);
+  return owned;
+}
+
 // A parameter of `units` with as many elements each, or one that every rank has whole.
 struct Counted {
   int64_t units, elements;
   bool always_partial = false;  // ranks have parts of its gradient, however tokens are split
+  int64_t padding = 0;          // elements of the last unit that are in memory only
 
   static Counted whole(int64_t elements) { return {0, elements}; }
   bool is_whole() const { return units == 0; }
-  int64_t numel() const { return std::max<int64_t>(1, units) * elements; }
+  int64_t numel() const { return std::max<int64_t>(1, units) * elements - padding; }
+  int64_t numel_of(const std::vector<int64_t>& owned) const {
+    const bool has_last = std::ranges::count(owned, units - 1) > 0;
+    return std::ssize(owned) * elements - (has_last ? padding : 0);
+  }
 };
 
 // Rows are cut into units of the largest power of two that leaves no rank more than 1.02 of its share, or the
-// nearest to that.
-Counted rows(int64_t count, int64_t elements, const std::vector<int>& sizes) {
+// nearest to that. Those of a vocabulary may end within a unit.
+Counted rows(int64_t count, int64_t elements, const std::vector<int>& sizes, bool may_pad = false) {
   int64_t best = 0;
   double least = 1e9;
   for (int64_t extent = 128; extent > 0 && least > 1.02; extent /= 2) {
-    if (count % extent != 0) continue;
-    const int64_t units = count / extent;
+    if (!may_pad && count % extent != 0) continue;
+    const int64_t units = (count + extent - 1) / extent;
     double worst = 1;
     for (const int64_t size : sizes)
       worst = std::max(worst, static_cast<double>(chunk(units, size, 0) * size) / static_cast<double>(units));
@@ -72,13 +91,14 @@ Counted rows(int64_t count, int64_t elements, const std::vector<int>& sizes) {
       best = extent;
     }
   }
-  return {count / best, best * elements};
+  const int64_t units = (count + best - 1) / best;
+  return {.units = units, .elements = best * elements, .padding = (units * best - count) * elements};
 }
 
-// From the last to the first, as buckets have them. Heads are units of attention.
+// From the last to the first, as buckets have them but for experts. Heads are units of attention.
 std::vector<Counted> parameters_of(const ModelConfig& model, const std::vector<int>& sizes) {
   const int64_t h = model.hidden_size, heads = model.num_attention_heads;
-  const Counted norm = Counted::whole(h), vocabulary = rows(model.vocab_size, h, sizes);
+  const Counted norm = Counted::whole(h), vocabulary = rows(model.vocab_size, h, sizes, true);
   std::vector<Counted> list = {norm};
   const auto add_mlp = [&](int64_t columns) {
     const Counted out = rows(columns, h, sizes);
@@ -88,7 +108,8 @@ std::vector<Counted> parameters_of(const ModelConfig& model, const std::vector<i
     if (model.num_moe_experts > 0) {
       add_mlp(model.moe_shared_expert_intermediate_size);
       for (int64_t expert = 0; expert < model.num_moe_experts; ++expert) add_mlp(model.moe_ffn_hidden_size);
-      list.push_back(Counted::whole(model.num_moe_experts * h));  // the router
+      // The router, of whose tokens each rank has a part.
+      list.push_back({.units = 0, .elements = model.num_moe_experts * h, .always_partial = true});
     } else {
       add_mlp(model.ffn_hidden_size);
     }
@@ -101,15 +122,15 @@ std::vector<Counted> parameters_of(const ModelConfig& model, const std::vector<i
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Elements that each of `positions` reduces with its peers, by the layout of buckets alone: a bucket is full
-// by what a position has on average, every tensor begins at a multiple of 64, and the end of what is sharded
-// is at one of 128. Whole tensors are owned in turn.
+// by what a position has on average, every tensor begins at a multiple of 64 and the bucket ends at one of
+// `end`, with padding. Whole tensors are owned in turn.
 std::vector<int64_t> reduced_elements(const std::vector<Counted>& parameters, int64_t positions,
-                                      int64_t bucket_size, bool sharded) {
+                                      int64_t bucket_size, int64_t end) {
   std::vector<int64_t> elements(static_cast<size_t>(positions), 0), open = elements;
   int64_t average = 0;
   const auto close = [&] {
     for (size_t i = 0; i < open.size(); ++i) {
-      elements[i] += round_up(open[i], sharded ? 128 : 1);
+      elements[i] += round_up(open[i], end);
       open[i] = 0;
     }
     average = 0;
@@ -145,16 +166,19 @@ Bytes expected_bytes(const std::vector<Counted>& parameters, int64_t n, int64_t 
     const int64_t owner = static_cast<int64_t>(number) % sync, u = parameter.units, e = parameter.elements;
     const int64_t folded = sp || parameter.always_partial ? 4 : 0;
     for (int64_t i = 0; i < n; ++i) {
-      int64_t &sent = bytes.sent[static_cast<size_t>(i)], &received = bytes.received[static_cast<size_t>(i)];
+      const auto index = static_cast<size_t>(i);
+      int64_t &sent = bytes.sent[index], &received = bytes.received[index];
+      const int64_t held = parameter.is_whole() ? 0 : parameter.numel_of(owned_units(u, n, sync)[index]);
       if (parameter.is_whole()) {
         sent += i == owner ? (n - 1) * e * back : e * folded;
         received += i == owner ? (n - 1) * e * folded : e * back;
       } else if (i < sync) {
-        sent += (chunk(u, sync, i) - chunk(u, n, i)) * e * back;
-        received += (chunk(u, sync, i) - chunk(u, n, i)) * e * 4;
+        const int64_t lacks = parameter.numel_of(owned_units(u, sync, sync)[index]) - held;
+        sent += lacks * back;
+        received += lacks * 4;
       } else {
-        sent += chunk(u, n, i) * e * 4;
-        received += chunk(u, n, i) * e * back;
+        sent += held * 4;
+        received += held * back;
       }
     }
   }
@@ -182,6 +206,20 @@ std::vector<int> sizes_in(const Nonuniform& layout) {
   return sizes;
 }
 
+// Where it is not told who owns which whole tensor: ranks that own nothing, and all of a replica.
+void expect_sums(Traffic& traffic, const std::vector<int>& ranks, int64_t sync, const Bytes& bytes) {
+  int64_t sent = 0, received = 0;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    sent += traffic.folded[ranks[i]];
+    received += traffic.received[ranks[i]];
+    if (static_cast<int64_t>(i) < sync) continue;
+    EXPECT_EQ(traffic.folded[ranks[i]], bytes.sent[i]) << "sent at " << i;
+    EXPECT_EQ(traffic.received[ranks[i]], bytes.received[i]) << "received at " << i;
+  }
+  EXPECT_EQ(sent, sum(bytes.sent));
+  EXPECT_EQ(received, sum(bytes.received));
+}
+
 void check_bytes(const Config& model, const Nonuniform& layout, bool sp, bool distributed,
                  int64_t bucket_size) {
   SCOPED_TRACE(fmt::format("{} buckets of {}", name_of(layout, {sp, distributed}), bucket_size));
@@ -193,7 +231,8 @@ void check_bytes(const Config& model, const Nonuniform& layout, bool sp, bool di
   config.ddp.bucket_size = bucket_size;
   Traffic traffic = traffic_of(config, layout);
   // Peers reduce as much as a rank of the smallest replica has: N / Ns times the even share.
-  const std::vector<int64_t> reduced = reduced_elements(parameters, sync, bucket_size, distributed);
+  const int64_t end = distributed ? std::lcm(std::ssize(sizes), 128) : 1;  // shards are even
+  const std::vector<int64_t> reduced = reduced_elements(parameters, sync, bucket_size, end);
   for (int replica = 0; replica < static_cast<int>(sizes.size()); ++replica) {
     const std::vector<int>& ranks = replicas.ranks(replica, 0, 0);
     const Bytes bytes = expected_bytes(parameters, std::ssize(ranks), sync, sp, distributed ? 2 : 4);
@@ -230,24 +269,20 @@ TEST(NonuniformBytes, OfUnevenUnits) {
 }
 
 TEST(NonuniformBytes, OfExperts) {
-  for (const bool distributed : {false, true}) {
-    check_bytes(uneven_experts(), kFourThree, distributed, distributed, 0);
-    check_bytes(uneven_experts(), kEightSevenSix, !distributed, distributed, 1500);
-  }
-}
-
-// The units of each position: those before `sync` keep the head of their chunk of `sync`, and the others
-// share out the tails in order.
-std::vector<std::vector<int64_t>> owned_units(int64_t units, int64_t n, int64_t sync) {
-  std::vector<std::vector<int64_t>> owned(static_cast<size_t>(n));
-  std::vector<int64_t> tails;
-  for (int64_t i = 0, unit = 0; i < sync; ++i)
-    for (int64_t k = 0; k < chunk(units, sync, i); ++k, ++unit)
-      (k < chunk(units, n, i) ? owned[static_cast<size_t>(i)] : tails).push_back(unit);
-  auto tail = tails.begin();
-  for (int64_t i = sync; i < n; ++i)
-    for (int64_t k = 0; k < chunk(units, n, i); ++k) owned[static_cast<size_t>(i)].push_back(*tail++);
-  return owned;
+  const Config model = uneven_experts();
+  for (const Nonuniform& layout : {kFourThree, kEightSevenSix})
+    for (const bool distributed : {false, true}) {
+      const bool sp = distributed == (layout.tp == 4);
+      SCOPED_TRACE(name_of(layout, {sp, distributed}));
+      const ReplicaLayout replicas(sizes_of(layout));
+      const std::vector<Counted> parameters = parameters_of(model.model, sizes_in(layout));
+      Traffic traffic = traffic_of(apply(model, layout, {sp, distributed}), layout);
+      for (int replica = 0; replica < std::ssize(layout.inactive); ++replica) {
+        const std::vector<int>& ranks = replicas.ranks(replica, 0, 0);
+        expect_sums(traffic, ranks, replicas.sync(),
+                    expected_bytes(parameters, std::ssize(ranks), replicas.sync(), sp, distributed ? 2 : 4));
+      }
+    }
 }
 
 // Two groups of four heads over more ranks: each rank has the keys and values of the groups that its heads
@@ -296,16 +331,7 @@ TEST(NonuniformBytes, OfGroupsThatRanksShare) {
               bytes.received[i] += back * keys;
             }
           }
-        int64_t sent = 0, received = 0;
-        for (size_t i = 0; i < ranks.size(); ++i) {
-          sent += traffic.folded[ranks[i]];
-          received += traffic.received[ranks[i]];
-          if (static_cast<int64_t>(i) < sync) continue;
-          EXPECT_EQ(traffic.folded[ranks[i]], bytes.sent[i]) << "sent at " << replica << "." << i;
-          EXPECT_EQ(traffic.received[ranks[i]], bytes.received[i]) << "received at " << replica << "." << i;
-        }
-        EXPECT_EQ(sent, sum(bytes.sent)) << "replica " << replica;
-        EXPECT_EQ(received, sum(bytes.received)) << "replica " << replica;
+        expect_sums(traffic, ranks, sync, bytes);
       }
     }
 }
