@@ -212,10 +212,12 @@ TEST(Generations, AProcessInReserveHearsHowTheOthersEnded) {
   }
 }
 
-// The process that is lost is started again and waits; the others take it in when they meet next.
+// The process that is lost is started again and waits; the others, which have met without it, take it in when
+// they meet next.
 TEST(Generations, ALostProcessComesBack) {
   for (const int lost : {2, 0}) {
     TempDir folder;
+    std::atomic<int> met = 0;
     std::vector<std::thread> threads;
     for (int process = 0; process < 3; ++process)
       threads.emplace_back([&, process] {
@@ -232,6 +234,7 @@ TEST(Generations, ALostProcessComesBack) {
                          PeerLost);
             if (process == lost) {
               launch.reset();
+              wait_for(met, 2 * (round + 1));
               options.place.rejoins = true;
               launch = std::make_unique<Launch>(options);
               EXPECT_FALSE(launch->generation().trains());
@@ -239,6 +242,7 @@ TEST(Generations, ALostProcessComesBack) {
             } else {
               launch->rendezvous({.grace = kGrace});
               EXPECT_EQ(sum_of_ones(*launch), 2);
+              ++met;
               wait_until("the process that comes back", [&] { return launch->has_newcomer(); });
             }
             launch->rendezvous({.grace = kGrace});
