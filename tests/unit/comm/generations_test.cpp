@@ -217,7 +217,7 @@ TEST(Generations, AProcessInReserveHearsHowTheOthersEnded) {
 TEST(Generations, ALostProcessComesBack) {
   for (const int lost : {2, 0}) {
     TempDir folder;
-    std::atomic<int> met = 0;
+    std::atomic<int> met = 0, back = 0;  // of all rounds
     std::vector<std::thread> threads;
     for (int process = 0; process < 3; ++process)
       threads.emplace_back([&, process] {
@@ -225,6 +225,7 @@ TEST(Generations, ALostProcessComesBack) {
           LaunchOptions options = options_of(folder, process, 3);
           auto launch = std::make_unique<Launch>(options);
           for (int round = 0; round < 2; ++round) {
+            wait_for(back, 3 * round);  // nobody is lost while others still add up
             EXPECT_THROW(launch->run([&](int rank, ProcessGroup& world) {
               if (process == lost)
                 for (int other = 0; other < 3; ++other)
@@ -250,6 +251,7 @@ TEST(Generations, ALostProcessComesBack) {
             EXPECT_EQ(launch->generation().number, 2U * static_cast<unsigned>(round + 1));
             EXPECT_EQ(launch->generation().first_rank, process);
             EXPECT_EQ(sum_of_ones(*launch), 3);
+            ++back;
           }
         } catch (const std::exception& error) {
           ADD_FAILURE() << "process " << process << ": " << error.what();
