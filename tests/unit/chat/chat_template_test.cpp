@@ -90,6 +90,14 @@ TEST(ChatTemplate, PrintsObjectsAsPythonUpToTheirAddress) {
   EXPECT_EQ(render("{{ dict }}"), "<class 'dict'>");
 }
 
+TEST(ChatTemplate, ConditionsPassOnWhatTheyUnpacked) {
+  const std::string items = "[{'k': 1, 'l': 2}, 'ab']",
+                    body = "{{ loop.previtem }}{{ loop.nextitem }};{% endfor %}";
+  EXPECT_EQ(render("{% for a, b in " + items + " if b %}" + body), "('a', 'b');('k', 'l');");
+  EXPECT_EQ(render("{% for a, b in " + items + " %}" + body), "ab;{'k': 1, 'l': 2};");
+  EXPECT_EQ(render("{% for a in " + items + " if a %}" + body), "ab;{'k': 1, 'l': 2};");
+}
+
 TEST(ChatTemplate, MarkupEscapesWhatIsPutIntoIt) {
   EXPECT_EQ(render("{{ ('all'|e).replace('l', '<') }}"), "a&lt;&lt;");
   EXPECT_EQ(render("{{ ('all'|e).replace('l', '<'|safe) }}"), "a<<");

@@ -146,10 +146,12 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const ScopeP
                                         int depth) {
   Loop::Keeps keeps;
   if (const Expression* condition = statement.expressions[1].get())
-    keeps = [this, condition, &statement, scope](const Value& item) {
+    keeps = [this, condition, &statement, scope](Value& item) {
       ScopePtr names = inner(scope);
       assign(statement.targets[0], item, names);
-      return truth(evaluate(*condition, names));
+      if (!truth(evaluate(*condition, names))) return false;
+      item = assigned(statement.targets[0], *names);  // Jinja's condition passes on what it unpacked
+      return true;
     };
   Loop::Recurse recurse;
   if (statement.recursive)
@@ -221,6 +223,13 @@ void Interpreter::assign(const Target& target, Value value, const ScopePtr& scop
   auto* space = lookup(target.name, *scope).object_as<Namespace>();
   if (!space) fault("cannot assign attribute on non-namespace object");
   space->set(runtime_, target.attribute, std::move(value));
+}
+
+Value Interpreter::assigned(const Target& target, const Scope& scope) {
+  if (!target.is_tuple) return lookup(target.name, scope);
+  Values values;
+  for (const Target& part : target.parts) values.push_back(assigned(part, scope));
+  return runtime_.tuple(std::move(values));
 }
 
 Value Interpreter::make_macro(const std::shared_ptr<MacroSyntax>& syntax, const ScopePtr& scope) {

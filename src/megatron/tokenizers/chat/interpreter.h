@@ -43,6 +43,8 @@ class Interpreter {
   void execute_call(const Statement& statement, const ScopePtr& scope);
   void execute_generation(const Statement& statement, const ScopePtr& scope);
   void assign(const Target& target, Value value, const ScopePtr& scope);
+  // What the names of a target hold, a tuple where it has several.
+  Value assigned(const Target& target, const Scope& scope);
   ScopePtr inner(const ScopePtr& scope) { return std::make_shared<Scope>(runtime_.budget, scope); }
   void write(const Value& value);
   // What `body` writes, as a text instead.

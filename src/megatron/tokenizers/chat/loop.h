@@ -11,7 +11,8 @@ namespace megatron::chat {
 // statement may read a namespace that its body changes.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
-  using Keeps = std::function<bool(const Value& item)>;  // the statement's condition; may be empty
+  // The statement's condition, which may be empty. It may give the item another form.
+  using Keeps = std::function<bool(Value& item)>;
   using Recurse =
       std::function<Value(Value iterable, int depth)>;  // renders the statement again; may be empty
   Loop(Runtime& runtime, Value iterable, Keeps keeps, Recurse recurse, int depth)
