@@ -31,8 +31,8 @@ struct ActivationPlan {
   bool experts = false, expert_activation = false, shared_experts = false;
   bool latent_up_projection = false;  // from latent vectors to queries, keys and values
   bool delta_norm = false;            // the gated norm of a delta net's output
-  bool delta_projection = false;      // of a gated delta product, with
-  bool delta_convolution = false;     // what becomes of it before the state is corrected; or that alone
+  bool delta_projection = false;      // a gated delta product's input projection and convolution
+  bool delta_convolution = false;     // its convolution alone
   bool hyper_connections = false;     // what layers read of residual streams and how they mix them
   struct Limit {
     bool ActivationPlan::*module;

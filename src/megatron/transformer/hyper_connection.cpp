@@ -1,6 +1,7 @@
 #include "megatron/transformer/hyper_connection.h"
 
 #include <cmath>
+#include <limits>
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/ops/activation.h"
@@ -42,7 +43,11 @@ std::vector<Tensor> HyperConnection::map(RankContext& ctx, const Tensor& streams
   const int64_t tokens = streams.size(0), n = streams_;
   const DType dtype = streams.dtype(), wide = accumulation_dtype(dtype);
   const Tensor x = ops::cast(ctx, streams, wide);
-  const Tensor length = ops::activation(ctx, Unary::Sqrt, ops::sum(ctx, ops::mul(ctx, x, x), 1, true));
+  // The root of 0, of a token whose streams are all 0, would have no gradient.
+  const Tensor smallest = ctx.full(
+      {1}, wide, wide == DType::F64 ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min());
+  const Tensor squares = ops::add(ctx, ops::sum(ctx, ops::mul(ctx, x, x), 1, true), smallest);
+  const Tensor length = ops::activation(ctx, Unary::Sqrt, squares);
   const Tensor root = ops::add(ctx, ops::scale(ctx, length, 1 / std::sqrt(static_cast<double>(n * hidden_))),
                                ctx.full({1}, wide, kNormEpsilon));
   const auto repeated = [&](Parameter& parameter, int64_t count) {

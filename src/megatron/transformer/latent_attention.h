@@ -60,8 +60,8 @@ class LatentAttention final : public TokenMixer {
   Norm kv_norm_;
   ColumnParallelLinear kv_up_;
   RowParallelLinear projection_;
-  std::unique_ptr<SparseIndexer> indexer_;  // absent where a query attends to all keys, or to
-  std::optional<int64_t> chooser_;          // those that the indexer of this layer chose
+  std::unique_ptr<SparseIndexer> indexer_;  // chooses the keys of a query; absent where another layer's does
+  std::optional<int64_t> chooser_;          // that other layer; absent where a query attends to all keys, too
   std::unique_ptr<QkClipTarget> clip_;
   ActivationPlan plan_;
 };
