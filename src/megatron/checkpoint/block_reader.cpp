@@ -37,7 +37,7 @@ class OpenFiles {
   OpenFiles(const OpenFiles&) = delete;
 
   void read(const ReadBlock& block, std::byte* data) {
-    if (block.bytes == 0) return;  // it is a call alone
+    if (block.bytes == 0) return;  // only its callback runs
     const int fd = descriptor(block.file);
     // The disk gets all of the block at once. Else the system asks for a little, and for more when that is
     // used.

@@ -31,7 +31,12 @@ BlockWriter::~BlockWriter() {
     if (!error_) error_ = std::make_exception_ptr(Error("given up"));
   }
   stop();
-  for (const auto& buffer : buffers_) await(*buffer);  // the device may still write into it
+  for (const auto& buffer : buffers_) {
+    try {
+      await(*buffer);  // the device may still write into it
+    } catch (...) {    // a device that fails writes nothing any more
+    }
+  }
 }
 
 BlockWriter::Buffer& BlockWriter::buffer(size_t block_bytes, size_t source_bytes) {

@@ -55,7 +55,7 @@ class BlockWriter {
   void put(const Block& block);
   void sum_blocks();
   void write_blocks();
-  static void await(const Buffer& buffer);  // what the device copies into it
+  static void await(const Buffer& buffer);  // until the device has copied into it
   void sum(const Block& block);
   void write_out(const Block& block);
   void guarded(const std::function<void()>& work);

@@ -33,6 +33,7 @@ class Save {
       })[0];
     });
   }
+
   const std::string& directory() const { return directory_; }
   std::vector<OwnChunk> pieces(int rank) const { return own_pieces(rank, request_.tensors, plan_); }
   void step(std::string_view name) const {
@@ -132,8 +133,14 @@ void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRe
   auto job = std::make_unique<Job>(world, request, plans_);
   // First the copies, which go on while the disk is asked.
   job->save.take(ctx, world, snapshot_);
-  job->save.create_directory(world);
-  job->save.step("begin");
+  try {
+    job->save.create_directory(world);
+    job->save.step("begin");
+  } catch (...) {
+    snapshot_.copies();  // they have arrived, so their memory may go
+    snapshot_.release();
+    throw;
+  }
   job_ = std::move(job);
   job_->thread = std::thread([job = job_.get(), rank = world.rank(), &snapshot = snapshot_] {
     try {

@@ -561,10 +561,10 @@ void RunCheckpoints::published(const std::string& path) {
   const Retention policy = persistent ? Retention{checkpoint.most_recent_k, checkpoint.save_retain_interval}
                                       : Retention{.most_recent = 1};
   try {
+    if (removal_.valid()) removal_.get();
     std::vector<std::string> aside;
     retain_checkpoints(root_of(persistent), begun_.iteration, policy,
                        checkpoint.async_save ? &aside : nullptr);
-    if (removal_.valid()) removal_.get();
     if (!aside.empty()) removal_ = std::async(std::launch::async, remove_aside, std::move(aside));
   } catch (const std::exception& error) {
     tell(fmt::format("older checkpoints stay: {}", error.what()));
