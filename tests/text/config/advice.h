@@ -99,6 +99,12 @@ inline std::vector<std::string> assignments(const std::string& name, std::vector
   return {name + before + text + after};
 }
 
+// Whether a flag is the one that sets a switch to false.
+inline bool turns_off(const std::vector<std::string>& names, std::string_view flag) {
+  const Catalog::Entry* entry = names.empty() ? nullptr : Catalog::all().find(names.front());
+  return entry && std::ranges::find(entry->setting->off_flags, flag) != entry->setting->off_flags.end();
+}
+
 inline bool is_given(const Sources& sources, const std::string& name) {
   for (const FlagUse& use : sources.flags)
     for (const std::string& own : names_of(use.name))
@@ -181,6 +187,8 @@ class Advice {
         for (const std::string& name : names) fixed.push_back("~" + name);
       } else if (const Shorthand* shorthand = find_shorthand(flag)) {
         for (const std::string& one : words_of(shorthand->settings)) fixed.push_back(one);
+      } else if (turns_off(names, flag)) {
+        fixed.push_back(names.front() + "=false");
       } else if (!names.empty()) {
         open.push_back(assignments(names.front(), values));
         understood = understood && !open.back().empty();

@@ -372,10 +372,21 @@ void qk_clip_fits(ConfigBuilder& builder) {
   if (model.qk_clip_alpha >= 1) builder.reject("model.qk_clip_alpha", "leaves keys alone", "use 0.5");
 }
 
+void products_have_layers(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (model.gated_delta_product && !has_layers(model, 'M'))
+    builder.reject("model.gated_delta_product", "no layer of the model is M", "leave it out");
+}
+
 constexpr Rule kModelRules[] = {
+    {"products_have_layers", "model.gated_delta_product model.hybrid_layer_pattern model.is_hybrid_model",
+     "gated delta products are M layers of a hybrid pattern", products_have_layers},
     {"chosen_keys_are_at_hand",
-     "model.dsa_indexer_* model.experimental_attention_variant model.hybrid_layer_pattern model.num_layers "
-     "model.pipeline_model_parallel_size model.virtual_pipeline_model_parallel_size",
+     "model.dsa_indexer_* model.experimental_attention_variant model.hybrid_layer_pattern "
+     "model.is_hybrid_model model.num_layers model.pipeline_model_parallel_layout "
+     "model.pipeline_model_parallel_size model.virtual_pipeline_model_parallel_size "
+     "model.num_layers_in_first_pipeline_stage model.num_layers_in_last_pipeline_stage "
+     "model.account_for_embedding_in_pipeline_split model.account_for_loss_in_pipeline_split",
      "layers that share chosen keys lie on one chunk of a stage", chosen_keys_are_at_hand},
     {"streams_fit",
      "model.enable_mhc_connections model.is_hybrid_model model.model_type model.mtp_num_layers "

@@ -164,6 +164,8 @@ void recompute(ConfigBuilder& builder) {
         "recompute_modules layernorm saves nothing in fp8 layers: they keep their inputs in one byte");
   if (recomputes("moe_act") && config.precision.fp8 != Fp8Format::none && config.precision.fp8_wgrad)
     builder.note("recompute_modules moe_act saves nothing in fp8 layers: experts keep it in one byte");
+  if (recomputes("gdp_in_proj") && config.precision.fp8 != Fp8Format::none)
+    builder.note("recompute_modules gdp_in_proj is passed over in fp8 layers");
   const auto needs = [&](const char* module, bool there, const char* what, const char* fix) {
     if (recomputes(module) && !there)
       builder.reject("model.recompute_modules", fmt::format("{}: the model has no {}", module, what), fix);
