@@ -180,13 +180,20 @@ TEST(Inquiry, NobodyIsWaitedForLongWhereARankIsGone) {
   EXPECT_LT(shortest, 1s);
 }
 
+// Not even as long as others, of some tries.
 TEST(Inquiry, StoppedProcessesAreNotWaitedFor) {
-  RankZero zero(10min);
-  zero.script->stops(2);
-  zero.script->loses(1);
-  expect_contains(zero.reduce(), {"cannot end: a rank is gone: missing ranks 1 2\n",
-                                  "rank 1 did not come, its process has died",
-                                  "rank 2 did not come; its process is stopped"});
+  auto shortest = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < 5 && shortest > 100ms; ++i) {
+    RankZero zero(10min);
+    zero.script->stops(2);
+    zero.script->loses(1);
+    expect_contains(zero.reduce(), {"cannot end: a rank is gone: missing ranks 1 2\n",
+                                    "rank 1 did not come, its process has died",
+                                    "rank 2 did not come; its process is stopped"});
+    ASSERT_TRUE(zero.world->noticed());
+    shortest = std::min(shortest, std::chrono::steady_clock::now() - *zero.world->noticed());
+  }
+  EXPECT_LT(shortest, 100ms);
 }
 
 // Rank 2 is asked ahead of the time-out and does not answer; then process 1 dies.

@@ -24,7 +24,7 @@ using testing::OtherProcess;
 using testing::TempDir;
 using testing::wait_until;
 
-// Where process 0 of a store listens.
+// Connects to process 0 of a store.
 Socket connect_to_first(const std::string& place) {
   std::istringstream address(make_file_store(place, 1min)->get("address/0"));
   std::string host;

@@ -9,8 +9,8 @@
 namespace megatron {
 namespace {
 
-// For answers where a rank is known to be gone.
-constexpr auto kInHaste = std::chrono::milliseconds(200);
+// How long answers are waited for once a rank is gone.
+constexpr auto kGraceAfterLoss = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -90,7 +90,7 @@ void ProcessWorld::inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all,
   inquiry.answers.clear();
   std::optional<Patience> haste;
   const auto hurries = [&] {
-    if (!haste && lacks_gone_rank(op)) haste.emplace(kInHaste);
+    if (!haste && lacks_gone_rank(op)) haste.emplace(kGraceAfterLoss);
     return haste.has_value();
   };
   const auto ends = [&] { return aborted_ || op.done || (hurries() && (all || haste->over())); };
