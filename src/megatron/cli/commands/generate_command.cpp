@@ -150,7 +150,9 @@ void encode(std::vector<Prompt>& prompts, const std::optional<Tokenizer>& tokeni
   }
 }
 
-bool is_zero(const std::string& number) { return number.find_first_not_of("0.") == std::string::npos; }
+bool is_zero(const std::string& number) {
+  return number.find('0') != number.npos && number.find_first_not_of("0.") == number.npos;
+}
 
 Sampling sampling_of(const CommandLine& line, const ModelArguments& arguments) {
   if (line.has("--greedy") && line.has("--temperature"))
@@ -159,8 +161,8 @@ Sampling sampling_of(const CommandLine& line, const ModelArguments& arguments) {
   const int64_t top_k = parse_int("generate", "--top-k", k);
   const bool draws = (line.has("--temperature") || top_k > 0 || (p != "1" && !is_zero(p))) &&
                      !line.has("--greedy") && top_k != 1;
-  const std::string heat = line.get("--temperature", "1");
-  const double temperature = is_zero(heat) ? 0 : parse_positive("generate", "--temperature", heat);
+  const std::string given = line.get("--temperature", "1");
+  const double temperature = is_zero(given) ? 0 : parse_positive("generate", "--temperature", given);
   const Config& config = arguments.config;
   return {.temperature = draws ? temperature : 0,
           .top_k = top_k,

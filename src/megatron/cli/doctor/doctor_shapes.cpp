@@ -128,11 +128,12 @@ CheckList shape_section(const Resolved& resolved, const GpuReport& report, const
                    "training"
            : fmt::format("{} ({})", matrix_library(), cpu_instruction_set()));
   if (config.precision.fp8 != Fp8Format::none) {
-    const bool fits = model.hidden_size % 16 == 0 && model.ffn_hidden_size % 16 == 0;
+    const bool fits = model.hidden_size % 16 == 0 && model.ffn_hidden_size % 16 == 0 &&
+                      (model.num_moe_experts == 0 || model.moe_ffn_hidden_size % 16 == 0);
     const char* which = model.num_moe_experts > 0 ? "linears of attention, MLP and experts"
                                                   : "attention's and the MLP's linears";
     add(fits ? Grade::Ok : Grade::Note, "fp8", fits ? which : "some shapes stay in bf16",
-        fits ? "" : "make hidden_size and ffn_hidden_size multiples of 16");
+        fits ? "" : "make hidden_size, ffn_hidden_size and moe_ffn_hidden_size multiples of 16");
   }
   for (const bool windowed : attention_kinds(model)) {
     const AttentionKernels kernels = attention_of(config, device, windowed);
