@@ -37,7 +37,7 @@ class DecodeGraphs {
  private:
   struct Kind {
     int64_t sequences, blocks;  // blocks of each
-    bool draws;                 // tokens, instead of taking the likeliest
+    bool draws;                 // whether tokens are drawn, or the largest logit is taken
     auto operator<=>(const Kind&) const = default;
   };
   struct Step {

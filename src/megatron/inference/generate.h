@@ -15,7 +15,7 @@ struct GenerateOptions {
   Sampling sampling;
   std::vector<int64_t> end_tokens;              // any of them is the last
   int64_t speculative_tokens = 0;               // as EngineOptions has them
-  bool cuda_graphs = true;                      // likewise
+  bool cuda_graphs = true;                      // as EngineOptions has it
   bool use_cache = true;                        // else every token reads all before it again
   const Images* images = nullptr;               // that the prompt speaks of; then there is no cache
   int64_t start_token = 0;                      // of a decoder that reads the prompt through its encoder

@@ -266,6 +266,7 @@ Tensor Model::decode(RankContext& ctx, const StepInput& input, PagedCache& cache
     const bool every = batch.wanted.size(0) == states[0].size(0);
     const Tensor rows = every ? states[0] : ops::gather_rows(ctx, states[0], batch.wanted);
     const Tensor all = gather_columns(ctx, head()->logits(ctx, rows), parallel_.tensor.group);
+    result = {};
     return result = first_columns(ctx, all, config_.vocab_size, dtype_);
   };
   run(ctx, {.tokens = [&](int) { return StageTokens{batch.ids.size(0)}; },

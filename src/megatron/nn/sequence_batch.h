@@ -47,7 +47,7 @@ struct SequenceBatch {
   Tensor ids, positions;         // int64 [tokens]
   Tensor slots;                  // int64 [tokens]: rows of the pool that take the tokens' keys
   Tensor cu_queries;             // int32 [sequences + 1]
-  Tensor key_lengths, blocks;    // int32 [sequences] and [sequences, most]
+  Tensor key_lengths, blocks;    // int32 [sequences] and [sequences, max_blocks]
   Tensor wanted;                 // int64: tokens whose logits are wanted; undefined: all
   Tensor states, states_before;  // int64 [sequences]: slots; -1 where nothing came before
   std::map<int64_t, ConvolutionRows> convolutions;  // by how many inputs are kept

@@ -11,6 +11,7 @@ double gemm_flops(int64_t rows, const Tensor& weight) {
 // With a scale for each matrix of x [groups, rows, columns], or for the rows of each expert.
 void to_grouped_fp8(RankContext& ctx, const Tensor& x, const Tensor& offsets, DType dtype, Operand& result,
                     const Fp8Delay& delay, MemoryTag tag) {
+  require(x.is_contiguous(), "to_grouped_fp8: {} is not contiguous", x);
   const int64_t groups = offsets ? offsets.size(0) - 1 : x.size(0);
   if (!result.data) {
     const Tensor scale = ctx.empty({groups}, DType::F32, tag);

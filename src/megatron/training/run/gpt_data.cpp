@@ -13,9 +13,9 @@ void find_special_tokens(const Config& config, GptSampleOptions& sample) {
   sample.eod = sample.pad = -1;
   if (config.tokenizer.tokenizer_type == TokenizerKind::none) return;
   const SpecialIds ids = vocabulary_facts(config.tokenizer).specials;
-  const std::array<int64_t, 2> others = {ids.eos, ids.eod};
+  const std::array<int64_t, 2> ends = {ids.eos, ids.eod};
   sample.eod = ids.eod;
-  if (ids.pad >= 0) sample.pad = resolve_pad_id(ids.pad, others, config.dataset.allow_ambiguous_pad_tokens);
+  if (ids.pad >= 0) sample.pad = resolve_pad_id(ids.pad, ends, config.dataset.allow_ambiguous_pad_tokens);
   const bool needed = sample.reset_position_ids || sample.reset_attention_mask || sample.eod_mask_loss;
   if (needed && sample.eod < 0)
     throw ConfigError(fmt::format(

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kDecodeWarps = 8, kDecodeThreads = kDecodeWarps * 32;
 // Keys of a block: few sequences are cut finely, so that all SMs have some; of many, a block has so much to
-// do that its beginning and end do not count. Where a sequence is cut depends on nothing else of the others,
-// so neither does what it gets.
+// do that its beginning and end do not count. The cut, and with it the order of sums, depends on how many
+// sequences there are, and on nothing else of the others.
 constexpr int kFewSequences = 16, kFineSplitKeys = 128, kSplitKeys = 1024;
 constexpr int kKeysAhead = 4;  // that a lane has on their way at once
 constexpr float kLowest = -std::numeric_limits<float>::infinity();

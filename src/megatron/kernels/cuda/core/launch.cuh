@@ -96,8 +96,8 @@ void launch_pdl(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3
   Launch{.name = name, .grid = grid, .block = block, .stream = stream, .pdl = true}.run(kernel, args...);
 }
 
-// The launch of a kernel of a decoder's step: by PDL where the context asks for it. The kernel calls
-// griddep_overlap() first.
+// The launch of a kernel of a decoder's step: by PDL where the context asks for it. Every thread of the
+// kernel calls griddep_wait() before it returns, and before it reads what a step writes.
 inline Launch step_launch(const KernelContext& ctx, const char* name, dim3 grid, dim3 block,
                           size_t shared_bytes = 0) {
   return {name, grid, block, stream_of(ctx), shared_bytes, ctx.pdl};
