@@ -65,27 +65,19 @@ struct Launch {
   cudaStream_t stream;
   size_t shared_bytes = 0;
   bool pdl = false;
-  unsigned cluster = 1;  // blocks along x that share their shared memory
 
   template <class... Parameters, class... Args>
   void run(void (*kernel)(Parameters...), Args... args) const {
-    cudaLaunchAttribute attributes[2] = {};
-    unsigned count = 0;
-    if (pdl) {
-      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (cluster > 1) {
-      attributes[count].id = cudaLaunchAttributeClusterDimension;
-      attributes[count++].val.clusterDim = {cluster, 1, 1};
-    }
+    cudaLaunchAttribute by_pdl{};
+    by_pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    by_pdl.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = count;
+    config.attrs = &by_pdl;
+    config.numAttrs = pdl ? 1 : 0;
     check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), name);
   }
 };
