@@ -1,5 +1,5 @@
 // Times the GEMMs of a decoder's step in bf16 against the bytes of their weights, each as a CUDA graph over
-// so many weights that none is still in the L2 cache, and whole layers of them, which start early or not.
+// so many weights that none is still in the L2 cache, and whole layers of them, with PDL and without.
 //   bench_decode_kernels [filter]: only rows whose name contains the filter
 #include <algorithm>
 #include <chrono>
@@ -79,7 +79,7 @@ void bench_gemms(Bench& b, const Shapes& model) {
     std::vector<Tensor> weights;
     for (int64_t rows : {1, 8, 16, 32, 64}) {
       const std::string size = std::string(gemm.name) + " " + model.name + " rows " + std::to_string(rows);
-      if (!b.wanted("own " + size) && !b.wanted("early " + size) && !b.wanted("library " + size)) continue;
+      if (!b.wanted("own " + size) && !b.wanted("pdl " + size) && !b.wanted("library " + size)) continue;
       while (weights.size() < count) weights.push_back(b.random({gemm.n, gemm.k}));
       const Tensor x = b.random({rows, gemm.k}), y = ctx.empty({rows, gemm.n}, kBf16),
                    active = gemm.swiglu ? ctx.empty({rows, gemm.n / 2}, kBf16) : Tensor{};
@@ -99,7 +99,7 @@ void bench_gemms(Bench& b, const Shapes& model) {
       };
       run("own " + size, 1);
       ctx.pdl = true;
-      run("early " + size, 1);
+      run("pdl " + size, 1);
       ctx.pdl = false;
       run("library " + size, 0.5);
     }
@@ -115,9 +115,9 @@ void bench_layers(Bench& b, const Shapes& model) {
   constexpr size_t kLayers = 16;
   std::vector<Layer> layers;
   for (int64_t rows : {1, 64})
-    for (bool early : {false, true}) {
+    for (bool pdl : {false, true}) {
       const std::string name =
-          std::string("16 layers ") + model.name + " rows " + std::to_string(rows) + (early ? " early" : "");
+          std::string("16 layers ") + model.name + " rows " + std::to_string(rows) + (pdl ? " pdl" : "");
       if (!b.wanted(name)) continue;
       while (layers.size() < kLayers)
         layers.push_back({b.random({model.hidden}), b.random({model.qkv, model.hidden}, 0.02),
@@ -132,7 +132,7 @@ void bench_layers(Bench& b, const Shapes& model) {
         ctx.kernels->gemm(ctx.kernel_context(), {.a = a, .b = w.transpose(0, 1), .c = y, .static_b = true});
         return y;
       };
-      ctx.pdl = early;
+      ctx.pdl = pdl;
       const double time = b.seconds([&] {
         Tensor stream = x, update = x;
         const auto normed = [&](const Tensor& weight) {

@@ -292,7 +292,7 @@ std::vector<DeviceDraw> Engine::State::draws_of(const std::vector<Scheduler::Tur
 StepOutput Engine::State::compute(const StepInput& input, const std::vector<Scheduler::Turn>& turns) {
   // A step begins with copies from the host, behind which whatever wrote weights is done. Other ranks' work
   // comes by streams and events of its own.
-  const SwitchScope early(ctx.pdl, ctx.device.is_cuda() && world.size() == 1);
+  const SwitchScope pdl(ctx.pdl, ctx.device.is_cuda() && world.size() == 1);
   if (begun) begun->record(ctx.stream);
   StepOutput output = graphs && graphs->takes(input) ? graphs->run(input, draws_of(turns))
                                                      : StepOutput{model.decode(ctx, input, *cache)};

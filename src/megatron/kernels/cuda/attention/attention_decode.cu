@@ -80,7 +80,7 @@ __device__ __forceinline__ void widened(float (&to)[8], const uint4& bits) {
 template <class T, int D, int G>
 __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
     decode_kernel(const __grid_constant__ AttentionTask<T> task, const Divisor block_size, const int parts,
-                  const DecodePartials partials, const bool early) {
+                  const DecodePartials partials, const bool prefetches) {
   constexpr int Lanes = D / 8, Keys = 32 / Lanes;  // of a key, and of a warp at once
   __shared__ float joined[kDecodeWarps][G][D];
   __shared__ float2 scores[kDecodeWarps][G];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
     return static_cast<int64_t>(table[block]) * task.block_size +
            (key - static_cast<int>(block) * task.block_size);
   };
-  if (early && begin < end)
+  if (prefetches && begin < end)
     for (int i = threadIdx.x; i < 2 * min(end - begin, kFineSplitKeys); i += kDecodeThreads) {
       const int64_t row = row_of(begin + i / 2);
       const T* data = i % 2 ? task.v.row(row, kv_head) : task.k.row(row, kv_head);

@@ -20,7 +20,7 @@ struct FewRowsTask {
   T *y, *active;          // y [rows, n] or [rows, 2 n]; active [rows, n] with SwiGLU
   int64_t x_stride, w_stride, y_stride, active_stride;
   int rows, n, chunks;
-  bool early;  // w is read before the kernels in front are done
+  bool prefetch;  // w is read before the kernels in front are done
 };
 
 // 16 bytes, or zeros. Predicated, so that no branch stands between loads. Weights are read once: they do not
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2)
     for (int g = 0; g < Groups; ++g) inputs[a][g] = read_if<false>(chunk < end, x[g] + k);
   };
 
-  if (task.early) {
+  if (task.prefetch) {
 #pragma unroll
     for (int a = 0; a < Ahead; ++a) read_weights(a, begin + a);
     const int first = begin + Ahead, last = min(first + Ahead, end);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2)
     }
   }
   griddep_wait();
-  if (!task.early) {
+  if (!task.prefetch) {
 #pragma unroll
     for (int a = 0; a < Ahead; ++a) read_weights(a, begin + a);
   }
@@ -177,7 +177,7 @@ bool fits(const Tensor& x, const Tensor& w, const Tensor& y) {
 }
 
 template <class T>
-FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y, bool early) {
+FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y, bool prefetch) {
   FewRowsTask<T> task{};
   task.x = pointer<T>(x);
   task.w = pointer<T>(w);
@@ -188,7 +188,7 @@ FewRowsTask<T> task_of(const Tensor& x, const Tensor& w, const Tensor& y, bool e
   task.rows = static_cast<int>(x.size(0));
   task.n = static_cast<int>(w.size(0));
   task.chunks = static_cast<int>(x.size(1) / kChunk);
-  task.early = early;
+  task.prefetch = prefetch;
   return task;
 }
 

@@ -12,8 +12,8 @@ struct Groups {
   int count;
   int64_t rows, columns, height;  // of the whole, and of a matrix that is transposed by itself
   const float* scale;             // given, or null
-  float *inverse_scale, *met;     // met: the largest magnitude, or null
-  int64_t scale_step, met_step;
+  float *inverse_scale, *amax;    // amax may be null
+  int64_t scale_step, amax_step;
 
   // The group of a row; −1: none.
   __device__ int of(int64_t row) const {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int g = threadIdx.x; g < groups.count; g += kThreads)
       groups.inverse_scale[g] = 1.f / factor_of<Q>(groups, amax, g);
   __syncthreads();
-  const bool notes = groups.met != nullptr;
+  const bool has_amax = groups.amax != nullptr;
 #pragma unroll
   for (int pass = 0; pass < 2; ++pass) {
     const int part = (pass * 64 + tile.row) / kGroupRows;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
       float v[8];
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[2 * j] = low<T>(raw[pass][r][j]), v[2 * j + 1] = high<T>(raw[pass][r][j]);
-      if (notes)
+      if (has_amax)
 #pragma unroll
         for (int j = 0; j < 8; ++j) largest = max(largest, __float_as_int(fabsf(v[j])));
       word[r][0] = cast4<Q>(v[0] * f, v[1] * f, v[2] * f, v[3] * f);
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
       if (there)
         write(reinterpret_cast<uint32_t*>(q + tile.index(pass, r)), Vec<uint32_t, 2>{word[r][0], word[r][1]});
     }
-    if (notes) {  // 16 lanes share a part
+    if (has_amax) {  // 16 lanes share a part
       largest = there ? largest : 0;
 #pragma unroll
       for (int offset = 8; offset; offset /= 2)
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kThreads)
     tile.turn(transposed_tile, word, pass);
   }
   __syncthreads();
-  if (notes && threadIdx.x < kParts && group_of[threadIdx.x] >= 0)
-    atomicMax(reinterpret_cast<int*>(groups.met + group_of[threadIdx.x] * groups.met_step),
+  if (has_amax && threadIdx.x < kParts && group_of[threadIdx.x] >= 0)
+    atomicMax(reinterpret_cast<int*>(groups.amax + group_of[threadIdx.x] * groups.amax_step),
               largest_of[threadIdx.x]);
   // Four rows of a column are a word; height is a multiple of 16.
   const int64_t first = tile.down * Fp8Tile::kSize + tile.lane * 4;
@@ -164,8 +164,8 @@ struct GroupCastOp {
     const int group = groups.of(row);
     if (group < 0) return;
     const float value = static_cast<float>(widen(x[i]));
-    if (groups.met)
-      atomicMax(reinterpret_cast<int*>(groups.met + group * groups.met_step), __float_as_int(fabsf(value)));
+    if (groups.amax)
+      atomicMax(reinterpret_cast<int*>(groups.amax + group * groups.amax_step), __float_as_int(fabsf(value)));
     q[i] = Q(value * factor_of<Q>(groups, amax, group));  // saturates
     transposed[matrix * groups.height * groups.columns + column * groups.height + row % groups.height] = q[i];
   }
