@@ -164,7 +164,7 @@ void recompute_regions(Config& config) {
   config.execution.recompute_num_layers = Layers;
 }
 
-// Of every two layers the first chooses keys for both.
+// The first of every two layers chooses keys for both.
 TEST(LatentParity, SparseAttentionToKeysThatAnotherLayerChose) {
   Config config = sparse_gpt();
   config.model.dsa_indexer_topk_freq = 2;

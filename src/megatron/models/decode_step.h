@@ -6,7 +6,7 @@
 namespace megatron {
 
 // Whether a CUDA graph can capture decode_step(): the model lies on one rank, and the host only launches
-// kernels, the same for all steps of one shape.
+// kernels, which are the same for all steps of one shape.
 bool can_capture_decode(const Model& model);
 
 // Model::decode() of such a model: logits [sequences, vocabulary] of a step that is on the device already.

@@ -27,8 +27,8 @@ int64_t values(const ModelConfig& config) {
   return config.linear_num_value_heads * config.linear_value_head_dim;
 }
 
-// Of the output of the projection: queries, keys, values, gate of the output; then strengths and decays, or
-// by channels decays, strengths of erasing and of writing.
+// The projection makes, side by side: queries, keys, values, gate of the output; then strengths and decays,
+// or by channels decays, strengths of erasing and of writing.
 std::vector<int64_t> projected(const ModelConfig& config) {
   std::vector<int64_t> parts = {keys(config), keys(config), values(config), values(config)};
   if (config.gates_channels())

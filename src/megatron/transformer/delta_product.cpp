@@ -27,7 +27,7 @@ std::vector<int64_t> convolved(const ModelConfig& config) {
   return parts;
 }
 
-// Of the output of the projection: gate, what passes the convolution, strengths of all corrections, decay.
+// The projection makes, side by side: gate, what passes the convolution, strengths of all corrections, decay.
 std::vector<int64_t> projected(const ModelConfig& config) {
   std::vector<int64_t> parts = convolved(config);
   parts.insert(parts.begin(), config.mamba_num_heads * config.mamba_head_dim);

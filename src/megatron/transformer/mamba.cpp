@@ -14,7 +14,7 @@
 namespace megatron {
 namespace {
 
-// Of the output of the projection: gate, x, B, C, steps.
+// The projection makes, side by side: gate, x, B, C, steps.
 std::vector<int64_t> mamba_columns(const ModelConfig& config) {
   const int64_t inner = config.mamba_num_heads * config.mamba_head_dim,
                 shared = config.mamba_num_groups * config.mamba_state_dim;

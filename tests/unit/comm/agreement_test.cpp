@@ -111,7 +111,7 @@ struct RankZero {
   ~RankZero() {  // the wire need not wait for the others
     for (const int other : {1, 2}) script->says(other, {.kind = FrameKind::Goodbye, .from = other}, "");
   }
-  // What it is told, waiting for one rank or for all.
+  // Returns what it is told while it waits for one rank or for all.
   std::string receive_from(int rank) {
     return told([&](const Tensor& value) { return process_world_group(world, 0).recv(value, rank); });
   }
