@@ -11,60 +11,51 @@ double gemm_flops(int64_t tokens, const Tensor& weight) {
 
 class Fp8Format final : public LinearFormat {
  public:
-  Fp8Format(const Fp8Weight& fp8, bool recorded)
-      : weight_(fp8.matrix),
-        forward_(fp8.forward),
-        gradient_(fp8.gradient),
-        blocks_(fp8.blocks),
-        wide_wgrad_(fp8.wide_wgrad),
-        input_delay_(fp8.input_delay),
-        gradient_delay_(fp8.gradient_delay) {
-    if (!recorded) input_delay_.amax = {};  // what is not trained on leaves no trace
-  }
+  Fp8Format(const Fp8Weight& fp8, bool recorded) : fp8_(as_read(fp8, recorded)) {}
   const char* name() const override { return "fp8_linear"; }
 
   Operand quantize(RankContext& ctx, const Tensor& x, Side side) const override {
-    const DType dtype = side == Side::Input ? forward_ : gradient_;
+    const DType dtype = side == Side::Input ? fp8_.forward : fp8_.gradient;
     Operand result;
-    if (blocks_)
+    if (fp8_.blocks)
       to_fp8_blocks(ctx, x, dtype, 1, result);
     else
-      to_fp8(ctx, x, dtype, result, side == Side::Input ? input_delay_ : gradient_delay_);
-    if (wide_wgrad_) result.wide = x;
+      to_fp8(ctx, x, dtype, result, side == Side::Input ? fp8_.input_delay : fp8_.gradient_delay);
+    if (fp8_.wide_wgrad) result.wide = x;
     return result;
   }
 
   void forward(RankContext& ctx, const Operand& x, const Weight& weight, const Tensor& bias,
                const Tensor& y) const override {
     ctx.kernels->gemm(ctx.kernel_context(), {.a = x.data,
-                                             .b = weight_.data.transpose(0, 1),
+                                             .b = fp8_.matrix.data.transpose(0, 1),
                                              .c = y,
                                              .bias = bias,
                                              .a_scale = x.inverse_scale,
-                                             .b_scale = weight_.inverse_scale.transpose(0, 1),
+                                             .b_scale = fp8_.matrix.inverse_scale.transpose(0, 1),
                                              .a_block_rows = x.block_rows,
-                                             .b_block_rows = weight_.block_rows,
-                                             .fast_accum = !blocks_});
-    trace(ctx, name(), Phase::Forward, gemm_flops(y.size(0), weight.value), {&x.data, &weight_.data, &y});
+                                             .b_block_rows = fp8_.matrix.block_rows,
+                                             .fast_accum = !fp8_.blocks});
+    trace(ctx, name(), Phase::Forward, gemm_flops(y.size(0), weight.value), {&x.data, &fp8_.matrix.data, &y});
   }
 
   void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
     ctx.kernels->gemm(ctx.kernel_context(), {.a = dy.data,
-                                             .b = weight_.transposed.transpose(0, 1),
+                                             .b = fp8_.matrix.transposed.transpose(0, 1),
                                              .c = dx,
                                              .bias = {},
                                              .a_scale = dy.inverse_scale,
-                                             .b_scale = weight_.transposed_scale.transpose(0, 1),
+                                             .b_scale = fp8_.matrix.transposed_scale.transpose(0, 1),
                                              .a_block_rows = dy.block_rows,
-                                             .b_block_rows = weight_.block_rows});
+                                             .b_block_rows = fp8_.matrix.block_rows});
     trace(ctx, name(), Phase::BackwardData, gemm_flops(dx.size(0), weight.value),
-          {&dy.data, &weight_.transposed, &dx});
+          {&dy.data, &fp8_.matrix.transposed, &dx});
   }
 
   void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,
              GradAccumulator& accumulator) const override {
     const Tensor& sum = accumulator.target(ctx);
-    if (wide_wgrad_) {
+    if (fp8_.wide_wgrad) {
       const Tensor input = detach_contiguous(ctx, x.wide);
       ctx.kernels->gemm(
           ctx.kernel_context(),
@@ -86,10 +77,7 @@ class Fp8Format final : public LinearFormat {
   }
 
  private:
-  Operand weight_;
-  DType forward_, gradient_;
-  bool blocks_, wide_wgrad_;
-  Fp8Delay input_delay_, gradient_delay_;
+  Fp8Weight fp8_;
 };
 
 // As GEMMs read them: of single rows next to each other, of squares along the summed dimension, where rows
@@ -107,6 +95,11 @@ void check_matrix(const RankContext& ctx, const Tensor& x) {
 }
 
 }  // namespace
+
+Fp8Weight as_read(Fp8Weight fp8, bool recorded) {
+  if (!recorded) fp8.input_delay.amax = {};
+  return fp8;
+}
 
 void to_fp8(RankContext& ctx, const Tensor& x, DType dtype, Operand& result, const Fp8Delay& delay,
             MemoryTag tag) {

@@ -28,6 +28,9 @@ struct Fp8Weight {
   Fp8Delay input_delay, weight_delay, gradient_delay;  // of delayed scaling
 };
 
+// What a linear's GEMMs read of it. Not recorded: the amax of its inputs leaves no trace.
+Fp8Weight as_read(Fp8Weight fp8, bool recorded);
+
 // The three GEMMs of a linear in fp8, with the weight's matrix of now, which is made where it is not current.
 // The input is kept as transposed fp8, or as it is for a wide_wgrad. Not recorded: its amax leaves no trace.
 std::shared_ptr<const LinearFormat> fp8_format(RankContext& ctx, const Tensor& weight, Fp8Weight& fp8,

@@ -51,42 +51,33 @@ void to_fp8_squares(RankContext& ctx, const Tensor& weight, DType dtype, Operand
 class GroupedFp8Format final : public LinearFormat {
  public:
   GroupedFp8Format(const Fp8Weight& fp8, const Tensor& offsets, bool recorded)
-      : offsets_(offsets),
-        weight_(fp8.matrix),
-        forward_(fp8.forward),
-        gradient_(fp8.gradient),
-        blocks_(fp8.blocks),
-        wide_wgrad_(fp8.wide_wgrad),
-        input_delay_(fp8.input_delay),
-        gradient_delay_(fp8.gradient_delay) {
-    if (!recorded) input_delay_.amax = {};  // what is not trained on leaves no trace
-  }
+      : offsets_(offsets), fp8_(as_read(fp8, recorded)) {}
   const char* name() const override { return "grouped_fp8_linear"; }
 
   // Experts begin at multiples of 128 rows where blocks have scales: blocks of the whole are those of
   // experts.
   Operand quantize(RankContext& ctx, const Tensor& x, Side side) const override {
-    const DType dtype = side == Side::Input ? forward_ : gradient_;
+    const DType dtype = side == Side::Input ? fp8_.forward : fp8_.gradient;
     Operand result;
-    if (blocks_)
+    if (fp8_.blocks)
       to_fp8_blocks(ctx, x, dtype, 1, result);
     else
-      to_grouped_fp8(ctx, x, offsets_, dtype, result, side == Side::Input ? input_delay_ : gradient_delay_,
-                     MemoryTag::Activation);
-    if (wide_wgrad_) result.wide = x;
+      to_grouped_fp8(ctx, x, offsets_, dtype, result,
+                     side == Side::Input ? fp8_.input_delay : fp8_.gradient_delay, MemoryTag::Activation);
+    if (fp8_.wide_wgrad) result.wide = x;
     return result;
   }
 
   void forward(RankContext& ctx, const Operand& x, const Weight& weight, const Tensor&,
                const Tensor& y) const override {
-    multiply(ctx, x, weight_.data, weight_.inverse_scale, y);
-    trace(ctx, name(), Phase::Forward, gemm_flops(y.size(0), weight.value), {&x.data, &weight_.data, &y});
+    multiply(ctx, x, fp8_.matrix.data, fp8_.matrix.inverse_scale, y);
+    trace(ctx, name(), Phase::Forward, gemm_flops(y.size(0), weight.value), {&x.data, &fp8_.matrix.data, &y});
   }
 
   void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
-    multiply(ctx, dy, weight_.transposed, weight_.transposed_scale, dx);
+    multiply(ctx, dy, fp8_.matrix.transposed, fp8_.matrix.transposed_scale, dx);
     trace(ctx, name(), Phase::BackwardData, gemm_flops(dx.size(0), weight.value),
-          {&dy.data, &weight_.transposed, &dx});
+          {&dy.data, &fp8_.matrix.transposed, &dx});
   }
 
   void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,
@@ -94,14 +85,14 @@ class GroupedFp8Format final : public LinearFormat {
     const Tensor& sum = accumulator.target(ctx);
     const auto form = dy.weight_form();
     const auto rows_first = [&](const Tensor& t) {
-      return wide_wgrad_ ? detach_contiguous(ctx, t) : t.transpose(0, 1);
+      return fp8_.wide_wgrad ? detach_contiguous(ctx, t) : t.transpose(0, 1);
     };
     const Tensor a = rows_first(dy.*form), b = rows_first(x.*form);
     GroupedGemmWeightArgs args{.a = a, .b = b, .c = sum, .offsets = offsets_, .beta = accumulator.beta()};
-    if (!wide_wgrad_)
-      args.a_scale = dy.transposed_scale, args.b_scale = x.transposed_scale, args.blocks = blocks_;
+    if (!fp8_.wide_wgrad)
+      args.a_scale = dy.transposed_scale, args.b_scale = x.transposed_scale, args.blocks = fp8_.blocks;
     ctx.kernels->grouped_gemm_weight(ctx.kernel_context(), args);
-    trace(ctx, wide_wgrad_ ? "grouped_linear" : name(), Phase::BackwardWeight, gemm_flops(a.size(0), sum),
+    trace(ctx, fp8_.wide_wgrad ? "grouped_linear" : name(), Phase::BackwardWeight, gemm_flops(a.size(0), sum),
           {&a, &b, &sum});
   }
 
@@ -114,15 +105,12 @@ class GroupedFp8Format final : public LinearFormat {
                                                      .c = y,
                                                      .offsets = offsets_,
                                                      .a_scale = x.inverse_scale,
-                                                     .b_scale = blocks_ ? scale.transpose(1, 2) : scale,
-                                                     .blocks = blocks_});
+                                                     .b_scale = fp8_.blocks ? scale.transpose(1, 2) : scale,
+                                                     .blocks = fp8_.blocks});
   }
 
   Tensor offsets_;
-  Operand weight_;
-  DType forward_, gradient_;
-  bool blocks_, wide_wgrad_;
-  Fp8Delay input_delay_, gradient_delay_;
+  Fp8Weight fp8_;
 };
 
 }  // namespace
