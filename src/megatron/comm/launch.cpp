@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "megatron/base/counted.h"
 #include "megatron/comm/mpi_transport.h"
 #include "megatron/comm/nccl_group.h"
 #include "megatron/comm/processes/process_backend.h"
@@ -113,7 +114,7 @@ Launch::Launch(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
   if (choice == Connection::Threads) {
     impl_->gather_numbers();
     impl_->generation = {.processes = {0}, .reserve = {}, .world = options.ranks};
-    impl_->how = fmt::format("{} rank{} of one process{}", options.ranks, options.ranks == 1 ? "" : "s",
+    impl_->how = fmt::format("{} of one process{}", counted(options.ranks, "rank"),
                              impl_->nccl ? ", NCCL between GPUs of their own" : "");
     return;
   }

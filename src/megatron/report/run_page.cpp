@@ -1,4 +1,5 @@
 #include "megatron/report/run_page.h"
+#include "megatron/base/counted.h"
 
 #include <fmt/core.h>
 
@@ -184,7 +185,7 @@ Page run_page(std::span<const RunLog> given, const RunPageOptions& options) {
   Page page;
   for (const RunLog& run : runs) page.runs.push_back(run.name);
   page.title = !options.title.empty() ? options.title : runs.size() == 1 ? runs[0].name : "Training runs";
-  page.subtitle = fmt::format("{} run{}, {} iterations{}", runs.size(), runs.size() == 1 ? "" : "s",
+  page.subtitle = fmt::format("{}, {} iterations{}", counted(runs.size(), "run"),
                               std::max_element(runs.begin(), runs.end(),
                                                [](const RunLog& a, const RunLog& b) {
                                                  return a.iterations.size() < b.iterations.size();

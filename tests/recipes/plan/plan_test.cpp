@@ -75,7 +75,7 @@ TEST(RecipePlan, FitsOrSaysWhyNot) {
 TEST(RecipePlan, CommandTakesTheGpusOfTheRecipe) {
   const Outcome fits = run_command({"plan", "--recipe", "llama32_1b_sft_1gpu_h100_bf16"});
   EXPECT_EQ(fits.code, 0) << fits.err;
-  EXPECT_EQ(fits.out.find("1 ranks: "), 0u) << fits.out;
+  EXPECT_EQ(fits.out.find("1 rank: "), 0u) << fits.out;
   const Outcome more =
       run_command({"plan", "--recipe", "llama32_1b_sft_1gpu_h100_bf16", "--world-size", "4"});
   EXPECT_EQ(more.out.find("4 ranks: "), 0u) << more.out << more.err;

@@ -110,7 +110,7 @@ TEST(Pretrain, NoIterationsSaveTheWeights) {
 TEST(Pretrain, RefusesWhatTheJobIsNot) {
   Outcome outcome = train("pretrain", {"--world-size", "2"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.err.find("the job has 1 ranks (1 process x --ranks 1); leave it out"), std::string::npos)
+  EXPECT_NE(outcome.err.find("the job has 1 rank (1 process x --ranks 1); leave it out"), std::string::npos)
       << outcome.err;
   outcome = train("pretrain", {"~model.vocab_size"});
   EXPECT_EQ(outcome.code, 1);

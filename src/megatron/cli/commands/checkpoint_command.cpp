@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 
+#include "megatron/base/counted.h"
 #include "megatron/base/nearest.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
@@ -95,9 +96,9 @@ int inspect(Invocation& invocation, const std::string& path, bool json) {
     for (const StoredChunk& piece : tensor.pieces) files.push_back(piece.file);
     std::sort(files.begin(), files.end());
     const auto count = std::unique(files.begin(), files.end()) - files.begin();
-    fmt::print(invocation.out, "  {:<{}}  {:<8}  {:<16}  {} piece{} in {} file{}\n", tensor.name, width,
-               name_of(tensor.dtype), tensor.shape.str(), tensor.pieces.size(),
-               tensor.pieces.size() == 1 ? "" : "s", count, count == 1 ? "" : "s");
+    fmt::print(invocation.out, "  {:<{}}  {:<8}  {:<16}  {} in {}\n", tensor.name, width,
+               name_of(tensor.dtype), tensor.shape.str(), counted(tensor.pieces.size(), "piece"),
+               counted(count, "file"));
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "megatron/base/counted.h"
 #include "megatron/base/json.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/flags.h"
@@ -275,7 +276,7 @@ int run_parity(Invocation& invocation) {
   const auto batches = random_batches(layouts[0].config, steps);
   std::vector<TrainedLayout> trained;
   for (const Layout& layout : layouts) {
-    invocation.log.info("{}: {} rank{}", layout.name, layout.sizes.world, layout.sizes.world == 1 ? "" : "s");
+    invocation.log.info("{}: {}", layout.name, counted(layout.sizes.world, "rank"));
     trained.push_back(train_layout(
         layout.config, {.sizes = layout.sizes, .dtype = precision.dtype, .keep_history = true}, batches));
   }

@@ -2,6 +2,7 @@
 
 #include "megatron/autotune/machine/gpu_spec.h"
 #include "megatron/base/atomic_file.h"
+#include "megatron/base/counted.h"
 #include "megatron/base/json.h"
 #include "megatron/base/progress.h"
 #include "megatron/base/writable_folder.h"
@@ -43,8 +44,7 @@ std::string holds(const RankPlan& rank, int64_t predictions) {
       part += fmt::format("layer {} ", slice.first_layer);
     else if (slice.layers > 1)
       part += fmt::format("layers {}-{} ", slice.first_layer, slice.first_layer + slice.layers - 1);
-    if (slice.mtp && predictions > 0)
-      part += fmt::format("{} MTP layer{} ", predictions, predictions == 1 ? "" : "s");
+    if (slice.mtp && predictions > 0) part += counted(predictions, "MTP layer") + " ";
     if (slice.head) part += "loss ";
     if (part.empty()) part = "nothing ";
     part.pop_back();
@@ -71,7 +71,7 @@ std::string sharing(const Config& config) {
 void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int width) {
   const ParallelSizes& s = plan.sizes;
   const PipelineShape& p = plan.pipeline;
-  fmt::print(out, "{} rank{}: tp {}{}, pp {}{}, cp {}, {}dp {}{}\n", s.world, s.world == 1 ? "" : "s", s.tp,
+  fmt::print(out, "{}: tp {}{}, pp {}{}, cp {}, {}dp {}{}\n", counted(s.world, "rank"), s.tp,
              config.parallel.sequence_parallel ? " with sequence parallelism" : "", s.pp,
              p.vpp > 1 ? fmt::format(" of {} chunks", p.vpp) : "", s.cp,
              config.model.num_moe_experts > 0 ? fmt::format("ep {}, etp {}, ", s.ep, s.expert_tp()) : "",
@@ -90,10 +90,9 @@ void print_text(std::FILE* out, const Config& config, const RunPlan& plan, int w
     for (const std::vector<Share>& own : shares.of_replica) fmt::print(out, " {}", own.size());
     fmt::print(out, "\n\n");
   }
-  fmt::print(out, "{} parameters; a step is {} micro-batch{} of {} x {} tokens, {:.3g} model TFLOP\n\n",
-             count_text(static_cast<double>(plan.parameters)), p.microbatches,
-             p.microbatches == 1 ? "" : "es", config.train.micro_batch_size, config.model.seq_length,
-             plan.flops_per_step / 1e12);
+  fmt::print(out, "{} parameters; a step is {} of {} x {} tokens, {:.3g} model TFLOP\n\n",
+             count_text(static_cast<double>(plan.parameters)), counted(p.microbatches, "micro-batch"),
+             config.train.micro_batch_size, config.model.seq_length, plan.flops_per_step / 1e12);
 
   fmt::print(out, "{:>4} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", "rank", "parameters",
              "param MiB", "grad", "optim", "act", "comm", "total", "TFLOP", "holds");

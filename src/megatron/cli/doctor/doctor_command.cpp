@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "megatron/base/counted.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
 #include "megatron/cli/doctor/doctor.h"
@@ -107,10 +108,9 @@ int run_doctor(Invocation& invocation) {
   } else {
     print_text(invocation.out, sections);
     if (wrong > 0)
-      fmt::print(invocation.out, "\n{} thing{} wrong\n", wrong, wrong == 1 ? " is" : "s are");
+      fmt::print(invocation.out, "\n{} {} wrong\n", counted(wrong, "thing"), wrong == 1 ? "is" : "are");
     else
-      fmt::print(invocation.out, "\nready to train{}\n",
-                 notes == 0 ? "" : fmt::format("; {} note{}", notes, notes == 1 ? "" : "s"));
+      fmt::print(invocation.out, "\nready to train{}\n", notes == 0 ? "" : "; " + counted(notes, "note"));
   }
   return wrong > 0 ? 3 : 0;
 }

@@ -2,6 +2,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/base/cache_folder.h"
+#include "megatron/base/counted.h"
 #include "megatron/base/error.h"
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/cli/version.h"
@@ -160,8 +161,8 @@ CheckList shape_section(const Resolved& resolved, const GpuReport& report, const
            : std::min(machine.available_memory, machine.memory_limit.value_or(~uint64_t{0})));
   const bool fits = needed < there;
   add(fits ? Grade::Ok : Grade::Wrong, "memory",
-      fmt::format("{:.2f} GiB of {:.1f} for {} rank{} {}", needed / kGib, there / kGib, sharing,
-                  sharing == 1 ? "" : "s", cuda ? "on a GPU" : "on this machine"),
+      fmt::format("{:.2f} GiB of {:.1f} for {} {}", needed / kGib, there / kGib, counted(sharing, "rank"),
+                  cuda ? "on a GPU" : "on this machine"),
       fits ? "" : "megatron plan --memory-gib tells which settings help");
   return section;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "megatron/base/counted.h"
 #include "megatron/base/text_file.h"
 #include "megatron/config/resolve/derive.h"
 #include "megatron/config/rules/rules.h"
@@ -20,12 +21,10 @@ void find_world(ConfigBuilder& builder, const Sources& sources) {
     builder.world_size = run.world_size;
     if (const int64_t started = sources.processes.value_or(0) * run.ranks;
         started > 0 && started != run.world_size)
-      builder.reject(
-          "run.world_size",
-          fmt::format("the job has {} ranks ({} x --ranks {})", started,
-                      *sources.processes == 1 ? "1 process" : fmt::format("{} processes", *sources.processes),
-                      run.ranks),
-          "leave it out, or start as many");
+      builder.reject("run.world_size",
+                     fmt::format("the job has {} ({} x --ranks {})", counted(started, "rank"),
+                                 counted(*sources.processes, "process"), run.ranks),
+                     "leave it out, or start as many");
   } else if (sources.processes || builder.given("run.ranks")) {
     builder.world_size = sources.processes.value_or(1) * run.ranks;
     builder.derive("run.world_size", *builder.world_size, "processes x ranks");
@@ -35,7 +34,7 @@ void find_world(ConfigBuilder& builder, const Sources& sources) {
   if (restart.active_world_size > *builder.world_size || restart.active_world_size % run.ranks != 0)
     return builder.reject(
         "inprocess_restart.active_world_size",
-        fmt::format("the job has {} ranks, {} in each process", *builder.world_size, run.ranks),
+        fmt::format("the job has {}, {} in each process", counted(*builder.world_size, "rank"), run.ranks),
         fmt::format("use {}, or leave it out", *builder.world_size));
   builder.world_size = restart.active_world_size;  // the others wait in reserve
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "megatron/base/counted.h"
 #include "megatron/device/cuda/cuda_runtime_impl.h"
 
 namespace megatron {
@@ -252,8 +253,8 @@ std::shared_ptr<DeviceRuntime> make_cuda_runtime(int index) {
   int count = 0;
   check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
   if (index < 0 || index >= count)
-    throw ConfigError(fmt::format("cuda:{} does not exist: this machine has {} GPU{}; use cuda:0 to cuda:{}",
-                                  index, count, count == 1 ? "" : "s", count - 1));
+    throw ConfigError(fmt::format("cuda:{} does not exist: this machine has {}; use cuda:0 to cuda:{}", index,
+                                  counted(count, "GPU"), count - 1));
   return std::make_shared<CudaRuntime>(index);
 }
 

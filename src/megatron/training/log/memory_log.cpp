@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 
+#include "megatron/base/counted.h"
 #include "megatron/comm/string_collectives.h"
 #include "megatron/report/page.h"
 #include "megatron/training/log/profiled_steps.h"
@@ -189,12 +190,13 @@ class MemoryLog final : public ProfiledSteps<MemoryRecorder> {
     const std::vector<std::string> texts = all_gather_strings(view.world, own.dump());
     if (!view.is_first_rank()) return;
     const ProfilingConfig& config = view.config.profiling;
-    report::Page page{.title = "Memory of a step",
-                      .subtitle = fmt::format("iteration {}, {} ranks", view.state.iteration, texts.size()),
-                      .runs = {},
-                      .tiles = {},
-                      .tables = {},
-                      .sections = {{"memory by kind", {}}}};
+    report::Page page{
+        .title = "Memory of a step",
+        .subtitle = fmt::format("iteration {}, {}", view.state.iteration, counted(texts.size(), "rank")),
+        .runs = {},
+        .tiles = {},
+        .tables = {},
+        .sections = {{"memory by kind", {}}}};
     for (size_t place = 0; place < texts.size(); ++place) {
       const int rank = view.world.world_ranks()[place];
       if (!is_recorded(config, rank)) continue;

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "megatron/base/counted.h"
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/transformer/embedding.h"
@@ -31,9 +32,9 @@ std::string attention_text(const ModelConfig& model) {
 
 std::string model_text(const ModelConfig& model, const RunPlan& plan) {
   const int64_t padded = padded_vocab_size(model, plan.sizes.tp);
-  return fmt::format("{} parameters: {} layers of {}, {}, vocabulary {}{}",
-                     count_text(static_cast<double>(plan.parameters)), model.num_layers, model.hidden_size,
-                     attention_text(model), model.vocab_size,
+  return fmt::format("{} parameters: {} of {}, {}, vocabulary {}{}",
+                     count_text(static_cast<double>(plan.parameters)), counted(model.num_layers, "layer"),
+                     model.hidden_size, attention_text(model), model.vocab_size,
                      padded == model.vocab_size ? "" : fmt::format(" (padded to {})", padded));
 }
 
@@ -86,10 +87,9 @@ std::string run_summary(const Config& config, const RunPlan& plan, const std::st
                        model_flops_per_token(config.model, config.model.seq_length, plan.sizes.tp);
   std::string text = fmt::format("model    {}\n", model_text(config.model, plan));
   text += fmt::format("         feed-forward {}\n", feed_forward_text(config.model));
-  text +=
-      fmt::format("step     {} sequence{} of {} tokens in {} micro-batch{} of {} a replica, {:.4g} TFLOP\n",
-                  batch, batch == 1 ? "" : "s", config.model.seq_length, passes, passes == 1 ? "" : "es",
-                  config.train.micro_batch_size, flops / 1e12);
+  text += fmt::format("step     {} of {} tokens in {} of {} a replica, {:.4g} TFLOP\n",
+                      counted(batch, "sequence"), config.model.seq_length, counted(passes, "micro-batch"),
+                      config.train.micro_batch_size, flops / 1e12);
   text += fmt::format("kernels  {} on {}\n", number_text(config), device);
   text += fmt::format("layout   {}\n", layout_table(config, plan));
   return text + plan.memory_table();

@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 
+#include "megatron/base/counted.h"
 #include "megatron/comm/string_collectives.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/report/trace.h"
@@ -163,8 +164,8 @@ class TraceLog final : public ProfiledSteps<RangeRecorder> {
     trace.messages = report::match_messages(ends);
     const std::string path = path_beside_logs(view.config, "trace.json");
     if (write_profile(log_, "--profile: the trace", path, report::chrome_trace(trace)))
-      log_.info("profile: {} ranges of {} ranks are in {}; ui.perfetto.dev or chrome://tracing open it",
-                trace.spans.size(), texts.size(), path);
+      log_.info("profile: {} ranges of {} are in {}; ui.perfetto.dev or chrome://tracing open it",
+                trace.spans.size(), counted(texts.size(), "rank"), path);
   }
 
   Log log_;
