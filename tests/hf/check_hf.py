@@ -8,7 +8,7 @@
                                            missing or too many; compares its tensors with the source's to the bit and
                                            its logits, in fp32, with the golden ones.
 
-GOLDEN is build/<preset>/golden/hf_models, or a folder with the archives golden_hf_models_*.tar.gz.
+GOLDEN is build/<preset>/golden/hf_models, or a folder with the archives golden_hf_models_*.tar.*.
 """
 
 import glob
@@ -37,7 +37,7 @@ def cases(golden):
 
 
 def unpacked(golden):
-    archives = glob.glob(os.path.join(golden, "golden_hf_models_*.tar.gz"))
+    archives = glob.glob(os.path.join(golden, "golden_hf_models_*.tar.*"))
     if not archives:
         return golden
     target = tempfile.mkdtemp()
@@ -117,22 +117,33 @@ def check_case(name, folder, source, logits_name, out):
     meta, io = read_json(os.path.join(folder, "meta.json")), load_file(os.path.join(folder, "io.safetensors"))
     kind = {"mlm": "AutoModelForMaskedLM", "seq2seq": "AutoModelForSeq2SeqLM", "causal": "AutoModelForCausalLM"}
     loader = getattr(transformers, kind.get(meta["kind"], "AutoModelForImageTextToText"))
-    net, info = loader.from_pretrained(result, dtype=torch.float32, local_files_only=True, output_loading_info=True,
-                                       attn_implementation="eager", experts_implementation="eager")
+
+    def load(where):
+        return loader.from_pretrained(where, dtype=torch.float32, local_files_only=True, output_loading_info=True,
+                                      attn_implementation="eager", experts_implementation="eager")
+
+    def logits_of(net):
+        if source != "model":
+            net = net.to(torch.bfloat16).float()  # as for the golden logits, whose rotary frequencies were rounded too
+        net.eval()
+        with torch.no_grad():
+            return net(**inputs).logits.float()
+
+    net, info = load(result)
     for what, names in info.items():
         if names:
             problems.append(f"{what}: {sorted(map(str, names))}")
     if type(net).__name__ != meta["architecture"]:
         problems.append(f"a {type(net).__name__}, not a {meta['architecture']}")
     inputs = {key[3:]: value for key, value in io.items() if key.startswith("in.") and key != "in.labels"}
-    if source != "model":
-        net = net.to(torch.bfloat16).float()  # as for the golden logits, whose rotary frequencies were rounded too
-    net.eval()
-    with torch.no_grad():
-        logits = net(**inputs).logits.float()
+    logits = logits_of(net)
     difference = (logits - io[logits_name]).abs().max().item()
+    # Another release of the library may compute other logits than the one that made the golden ones.
     if not difference <= max(2e-5, 10 * meta["fp32_vs_fp64"]["logits_max_abs"]):
-        problems.append("logits differ from the golden ones")
+        if torch.equal(logits, logits_of(load(model)[0])):
+            print(f"{name}: this transformers computes other logits than the golden ones from the source, too")
+        else:
+            problems.append("logits differ from the golden ones")
     return problems, difference
 
 
