@@ -40,8 +40,6 @@ bool is_plain_name(const std::string& name) {
 
 }  // namespace
 
-bool holds_safetensors(const std::string& path) { return !weights_in(path).empty(); }
-
 bool holds_whole_safetensors(const std::string& path) {
   const std::string file = weights_in(path);
   if (file.empty()) return false;

@@ -5,10 +5,9 @@
 
 namespace megatron {
 
-// Whether a directory has weights at all, in one file or by an index; a file has.
-// Whether all files of tensors that the directory speaks of are there; some are left where they are large.
+// Whether all files of tensors that a directory speaks of are there: weights may be left elsewhere, since
+// they are large.
 bool holds_whole_safetensors(const std::string& path);
-bool holds_safetensors(const std::string& path);
 
 // The tensors of a Hugging Face model: a directory with one model.safetensors, or with shards and the
 // model.safetensors.index.json that says where each tensor stands; or one .safetensors file. Every header is

@@ -1,6 +1,5 @@
 #include "megatron/datasets/prefetch.h"
 
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -143,14 +142,6 @@ std::shared_ptr<const BatchSource> prefetched(std::shared_ptr<const BatchSource>
                                               int threads) {
   if (!source || depth <= 0 || threads <= 0) return source;
   return std::make_shared<const PrefetchedSource>(std::move(source), depth, threads);
-}
-
-TimedBatches timed_step(const BatchSource& source, const StepRequest& request) {
-  const auto start = std::chrono::steady_clock::now();
-  TimedBatches result{source.step(request)};
-  result.wait_ms =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  return result;
 }
 
 }  // namespace megatron

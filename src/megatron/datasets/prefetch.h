@@ -11,11 +11,4 @@ namespace megatron {
 std::shared_ptr<const BatchSource> prefetched(std::shared_ptr<const BatchSource> source, int depth,
                                               int threads = 1);
 
-// A step, and how long it was waited for.
-struct TimedBatches {
-  std::vector<Batch> batches;
-  double wait_ms = 0;
-};
-TimedBatches timed_step(const BatchSource& source, const StepRequest& request);
-
 }  // namespace megatron

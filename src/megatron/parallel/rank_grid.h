@@ -26,7 +26,6 @@ class RankGrid {
   const std::vector<GridAxis>& axes() const { return axes_; }
   int size() const;
   int rank_offset() const { return rank_offset_; }
-  int axis_size(std::string_view axis) const;
   int coordinate(int rank, std::string_view axis) const;
 
   // The groups that span the named axes, "dp-cp" say: the sequence of the names does not matter.

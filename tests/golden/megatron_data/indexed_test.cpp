@@ -4,7 +4,7 @@
 #include "megatron/datasets/indexed/indexed_writer.h"
 #include "megatron/datasets/random/numpy_random.h"
 #include "megatron/datasets/random/torch_random.h"
-#include "megatron/datasets/samplers.h"
+#include "support/samplers.h"
 
 namespace megatron::testing {
 namespace {

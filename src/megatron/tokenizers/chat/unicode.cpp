@@ -103,13 +103,6 @@ std::vector<char32_t> to_code_points(std::string_view bytes) {
   return points;
 }
 
-std::string to_utf8(const char32_t* points, size_t count) {
-  std::string out;
-  out.reserve(count);
-  for (size_t i = 0; i < count; ++i) append_code_point(out, points[i]);
-  return out;
-}
-
 int64_t count_code_points(std::string_view bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }

@@ -16,9 +16,8 @@ char32_t next_code_point(std::string_view bytes, size_t& at);
 // Appends the UTF-8 form of a code point.
 void append_code_point(std::string& out, char32_t point);
 
-// All code points of valid UTF-8, and back.
+// All code points of valid UTF-8.
 std::vector<char32_t> to_code_points(std::string_view bytes);
-std::string to_utf8(const char32_t* points, size_t count);
 
 // How many code points valid UTF-8 holds.
 int64_t count_code_points(std::string_view bytes);

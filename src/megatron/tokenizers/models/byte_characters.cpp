@@ -76,10 +76,4 @@ std::optional<std::string> bytes_of_piece(std::string_view piece) {
   return bytes;
 }
 
-std::string piece_of_bytes(std::string_view bytes) {
-  std::string piece;
-  for (char byte : bytes) piece += byte_character(static_cast<uint8_t>(byte));
-  return piece;
-}
-
 }  // namespace megatron::tokenizers

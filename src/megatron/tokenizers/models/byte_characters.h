@@ -19,7 +19,4 @@ std::optional<std::string> bytes_of_piece(std::string_view piece);
 // The same, appended; false, and nothing is, where there are none.
 bool append_bytes_of_piece(std::string_view piece, std::string& bytes);
 
-// The piece of a byte-level vocabulary for some bytes.
-std::string piece_of_bytes(std::string_view bytes);
-
 }  // namespace megatron::tokenizers

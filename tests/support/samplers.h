@@ -1,31 +1,44 @@
-#include "megatron/datasets/samplers.h"
+#pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include "megatron/base/error.h"
 #include "megatron/datasets/random/torch_random.h"
 
-namespace megatron {
-namespace {
+// Megatron-LM's samplers, written down: golden values check them, and they check the order in which a run
+// reads.
+namespace megatron::testing {
 
-void check(const SamplerShape& shape, int64_t rank) {
+// The micro-batches of one data-parallel rank, as sample numbers, in the order of training.
+using SamplerBatches = std::vector<std::vector<int64_t>>;
+
+// What all ranks share: of each step every rank takes micro_batch samples.
+struct SamplerShape {
+  int64_t total = 0, consumed = 0;  // samples there are, and those of earlier steps
+  int64_t micro_batch = 1, ranks = 1;
+};
+
+inline void check_sampler(const SamplerShape& shape, int64_t rank) {
   require(shape.total > 0 && shape.micro_batch > 0,
           "sampler: {} samples in micro-batches of {}, expected both above 0", shape.total,
           shape.micro_batch);
   require(rank >= 0 && rank < shape.ranks, "sampler: rank {} of {}", rank, shape.ranks);
 }
 
-}  // namespace
-
-std::vector<int64_t> sequential_batch(const SamplerShape& shape, int64_t rank, int64_t step) {
+// One micro-batch in global order: step `step` after the consumed samples, rank `rank`. Shorter or empty
+// where the data ends.
+inline std::vector<int64_t> sequential_batch(const SamplerShape& shape, int64_t rank, int64_t step) {
   const int64_t begin = shape.consumed + (step * shape.ranks + rank) * shape.micro_batch;
   std::vector<int64_t> batch;
   for (int64_t i = begin; i < std::min(begin + shape.micro_batch, shape.total); ++i) batch.push_back(i);
   return batch;
 }
 
-SamplerBatches sequential_batches(const SamplerShape& shape, int64_t rank, bool drop_last) {
-  check(shape, rank);
+// All of them. Without drop_last the rest that fills no step is dealt out the same way.
+inline SamplerBatches sequential_batches(const SamplerShape& shape, int64_t rank, bool drop_last) {
+  check_sampler(shape, rank);
   require(shape.consumed < shape.total, "sampler: {} of {} samples are consumed; nothing is left",
           shape.consumed, shape.total);
   const int64_t left = shape.total - shape.consumed, step = shape.micro_batch * shape.ranks;
@@ -35,8 +48,10 @@ SamplerBatches sequential_batches(const SamplerShape& shape, int64_t rank, bool 
   return batches;
 }
 
-SamplerBatches cyclic_batches(const SamplerShape& shape, int64_t rank, bool data_sharding) {
-  check(shape, rank);
+// The rest of the epoch that `consumed` lies in, shuffled by its number. With data sharding each rank keeps
+// to a part of its own.
+inline SamplerBatches cyclic_batches(const SamplerShape& shape, int64_t rank, bool data_sharding) {
+  check_sampler(shape, rank);
   const int64_t step = shape.micro_batch * shape.ranks, active = shape.total - shape.total % step;
   require(active > 0, "sampler: {} samples do not fill a step of {}", shape.total, step);
   const int64_t epoch = shape.consumed / active, offset = shape.consumed % active;
@@ -62,14 +77,16 @@ SamplerBatches cyclic_batches(const SamplerShape& shape, int64_t rank, bool data
   return batches;
 }
 
-SamplerBatches full_validation_batches(int64_t total, int64_t rank, int64_t ranks) {
+// One sample a step and rank, all samples once.
+inline SamplerBatches full_validation_batches(int64_t total, int64_t rank, int64_t ranks) {
   SamplerBatches batches;
   for (int64_t i = rank; i < total; i += ranks) batches.push_back({i});
   return batches;
 }
 
-SamplerBatches hybrid_batches(const SamplerShape& shape, int64_t rank, int64_t global_batch) {
-  check(shape, rank);
+// Every micro-batch of a global batch as one list, for packing across ranks.
+inline SamplerBatches hybrid_batches(const SamplerShape& shape, int64_t rank, int64_t global_batch) {
+  check_sampler(shape, rank);
   const int64_t step = shape.micro_batch * shape.ranks;
   require(global_batch > 0 && global_batch % step == 0,
           "sampler: global batch {} is no multiple of micro-batch {} times {} ranks", global_batch,
@@ -84,4 +101,4 @@ SamplerBatches hybrid_batches(const SamplerShape& shape, int64_t rank, int64_t g
   return batches;
 }
 
-}  // namespace megatron
+}  // namespace megatron::testing
