@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <limits>
 #include <set>
 
 #include "megatron/base/interruption.h"
+#include "megatron/checkpoint/safetensors_directory.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"
@@ -195,6 +198,31 @@ TEST_F(ModelCommands, CompareNamesTheFirstLayerThatDiffers) {
       run_command({"-q", "compare", model_, golden_path("hf_models", "gemma3_text/model")});
   EXPECT_EQ(unlike.code, 1);
   EXPECT_NE(unlike.err.find("different models"), std::string::npos) << unlike.err;
+}
+
+// Both have the same value that is no number: nothing can be said to agree there.
+TEST_F(ModelCommands, CompareTellsOfValuesThatAreNotFinite) {
+  const std::string broken = folder_ / "broken";
+  std::filesystem::create_directories(broken);
+  std::filesystem::copy_file(model_ + "/config.json", broken + "/config.json");
+  const SafetensorsDirectory source(model_);
+  std::vector<float> norm;
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (const std::string& name : source.names()) tensors.emplace_back(name, source.tensor(name));
+  for (auto& [name, tensor] : tensors)
+    if (name == "model.norm.weight") {
+      norm.assign(static_cast<size_t>(tensor.numel()), 1.0F);
+      norm[0] = std::numeric_limits<float>::infinity();
+      tensor = Tensor::wrap(norm.data(), tensor.shape(), DType::F32);
+    }
+  ASSERT_FALSE(norm.empty());
+  write_safetensors(broken + "/model.safetensors", tensors);
+  const Outcome outcome = run_command({"-q", "compare", broken, broken});
+  EXPECT_EQ(outcome.code, 3) << outcome.out;
+  EXPECT_NE(outcome.out.find("logits are not all finite"), std::string::npos) << outcome.out;
+  const Json document = Json::parse(run_command({"-q", "compare", broken, broken, "--json"}).out);
+  EXPECT_FALSE(document.at("equal").as_bool());
+  EXPECT_TRUE(document.at("logits_max_abs_difference").is_null());
 }
 
 // --hf is a source of settings like any other.

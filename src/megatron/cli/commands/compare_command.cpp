@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
@@ -63,17 +64,27 @@ Seen run_model(RankContext& ctx, const ProcessGroup& world, const ModelArguments
   return seen;
 }
 
-// The largest difference of two lists and their largest value; a value that is not finite counts as apart.
+// The largest difference of two lists and their largest finite value. A value that is not finite makes the
+// difference infinite, even where both have it: such models cannot be told to agree.
 struct Distance {
   double difference = 0, largest = 0;
   double relative() const { return difference / std::max(largest, 1e-300); }
+  std::string text() const {
+    return std::isfinite(difference) ? fmt::format("differ by at most {:.3g}", difference)
+                                     : "are not all finite";
+  }
 };
+
+Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 Distance distance(const std::vector<double>& a, const std::vector<double>& b) {
   Distance d;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double by = std::abs(a[i] - b[i]);
-    d.difference = std::max(d.difference, std::isnan(by) ? 1e300 : by);
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) {
+      d.difference = std::numeric_limits<double>::infinity();
+      continue;
+    }
+    d.difference = std::max(d.difference, std::abs(a[i] - b[i]));
     d.largest = std::max({d.largest, std::abs(a[i]), std::abs(b[i])});
   }
   return d;
@@ -157,24 +168,25 @@ int run_compare(Invocation& invocation) {
     Json document = Json::object();
     document["equal"] = equal;
     document["tolerance"] = tolerance;
-    document["logits_max_abs_difference"] = result.logits.difference;
+    document["logits_max_abs_difference"] = finite_or_null(result.logits.difference);
     document["logits_max_abs"] = result.logits.largest;
     document["same_top_token"] = static_cast<double>(result.same_choice) / static_cast<double>(result.tokens);
     document["first_diverging_layer"] =
         diverging == result.layers.end() ? Json() : Json(diverging - result.layers.begin());
     Json& layers = document["layer_max_abs_difference"] = Json::array();
-    for (const Distance& d : result.layers) layers.push_back(d.difference);
+    for (const Distance& d : result.layers) layers.push_back(finite_or_null(d.difference));
     fmt::print(invocation.out, "{}\n", document.dump(2));
     return equal ? 0 : 3;
   }
   fmt::print(invocation.out,
-             "logits differ by at most {:.3g} (largest value {:.3g}); {} of {} tokens have the same "
-             "likeliest next one\n",
-             result.logits.difference, result.logits.largest, result.same_choice, result.tokens);
+             "logits {} (largest value {:.3g}); {} of {} tokens have the same likeliest next one\n",
+             result.logits.text(), result.logits.largest, result.same_choice, result.tokens);
   if (diverging != result.layers.end())
-    fmt::print(invocation.out,
-               "layer {} is the first behind which they differ: by {:.3g} of its largest value\n",
-               diverging - result.layers.begin(), diverging->relative());
+    fmt::print(invocation.out, "layer {} is the first behind which they {}\n",
+               diverging - result.layers.begin(),
+               std::isfinite(diverging->difference)
+                   ? fmt::format("differ: by {:.3g} of its largest value", diverging->relative())
+                   : diverging->text());
   else
     fmt::print(invocation.out, "every layer agrees to {:g} of its largest value\n", tolerance);
   return equal ? 0 : 3;
