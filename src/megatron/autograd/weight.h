@@ -41,7 +41,8 @@ class GradAccumulator {
 struct Weight {
   Tensor value;
   GradAccumulator* accumulator = nullptr;
-  Tensor scale = {};  // of int8 values: fp32 […, rows, ⌈columns / 128⌉], of each 128 numbers of a row
+  // Of 8-bit values: fp32 […, rows, ⌈columns / 128⌉], of each 128 numbers of a row; or for each 128 rows.
+  Tensor scale = {};
   DType wide = DType::F32;  // of what was quantised
 
   bool defined() const { return value.defined(); }

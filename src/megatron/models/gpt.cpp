@@ -67,7 +67,7 @@ void GptModel::make_head(Embedding* embedding) {
   output_ = std::make_unique<Parameter>(tied ? "embedding.word_embeddings.weight" : "output_layer.weight",
                                         vocabulary_shard(config_, parallel_.tensor), initializer);
   output_->tied_copy = tied;
-  output_->takes_int8 = true;
+  output_->quantizable = true;
 }
 
 void GptModel::make_mtp_layers(Embedding* embedding) {

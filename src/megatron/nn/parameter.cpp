@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "megatron/base/hash.h"
-#include "megatron/ops/quantize.h"
 
 namespace megatron {
 namespace {
@@ -38,19 +37,6 @@ void Parameter::allocate_gradient(RankContext& ctx) {
   if (trainable)
     accumulator.main_grad =
         ctx.zeros(shard.local_shape, accumulation_dtype(value.dtype()), MemoryTag::Gradient);
-}
-
-void Parameter::quantize_int8(RankContext& ctx) {
-  require(takes_int8, "{}: something reads it that takes no int8 values", name);
-  const Shape shape = value.shape();
-  const int64_t columns = shape[-1], rows = value.numel() / std::max<int64_t>(columns, 1);
-  const ops::Quantized small = ops::quantize(ctx, value.view({rows, columns}), DType::I8, 1, 128);
-  Shape scales = shape;
-  scales[-1] = small.inverse_scale.size(1);
-  wide = value.dtype();
-  value = small.data.view(shape);
-  scale = small.inverse_scale.view(scales);
-  trainable = false;
 }
 
 void Parameter::initialize(RankContext& ctx, uint64_t seed) {

@@ -53,17 +53,17 @@ struct Parameter {
   bool trainable = true;
   bool expert = false;  // lives on the expert grid: its gradient is summed over Axis::edp
   bool partial_over_tp =
-      false;                // held whole by every TP (expert: ETP) rank, each with a part of the gradient
-  bool keep_fp32 = false;   // fp32 (fp64 in an fp64 model) whatever the model's dtype
-  bool takes_int8 = false;  // only linears and a table's look-up read it, which take int8 values
-  bool tied_copy = false;   // the last stage's copy of the embedding: counted once in norms, never saved
+      false;                 // held whole by every TP (expert: ETP) rank, each with a part of the gradient
+  bool keep_fp32 = false;    // fp32 (fp64 in an fp64 model) whatever the model's dtype
+  bool quantizable = false;  // only linears and a table's look-up read it, which take values of 8 bits
+  bool tied_copy = false;    // the last stage's copy of the embedding: counted once in norms, never saved
 
   std::optional<bool> decays;  // whether weight decay touches it, instead of the usual rule
 
   bool sharded = false;  // value has memory only while its unit is in use
 
   Tensor value;
-  Tensor scale;             // of int8 values, and
+  Tensor scale;             // of 8-bit values, and
   DType wide = DType::F32;  // the dtype before, as Weight has them
   GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
@@ -87,9 +87,6 @@ struct Parameter {
   void allocate(RankContext& ctx, DType dtype);
   void allocate_gradient(RankContext& ctx);
   void initialize(RankContext& ctx, uint64_t seed);
-  // Weight-only quantisation: int8 values, a scale for each 128 of them along a row. For forward passes on
-  // the CPU; it is not trained afterwards.
-  void quantize_int8(RankContext& ctx);
 };
 
 using ParameterVisitor = std::function<void(Parameter&)>;

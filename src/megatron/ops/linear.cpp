@@ -3,6 +3,7 @@
 #include "megatron/ops/check.h"
 #include "megatron/ops/grouped_format.h"
 #include "megatron/ops/linear_node.h"
+#include "megatron/ops/quantized_weight.h"
 
 namespace megatron::ops {
 namespace {
@@ -85,7 +86,7 @@ std::shared_ptr<const LinearFormat> format_of(RankContext& ctx, const Tensor& x,
                : grouped_format(call.offsets);
   const int64_t rows = call.route ? call.route->block_rows(x.size(0)) : x.size(0);
   if (call.fp8 && fp8_takes(rows, weight.value)) return fp8_format(ctx, weight.value, *call.fp8, recorded);
-  return plain_format();
+  return weight.scale ? quantized_weight_format() : plain_format();
 }
 
 // y and its activation by one kernel; false where there is none.
@@ -144,7 +145,7 @@ LinearResult call_linear(RankContext& ctx, const Tensor& x, const Weight& weight
     result.y = call.route->forward(ctx, input, out, gemm);
   } else {
     result.y = ctx.empty({x.size(0), out}, x.dtype());
-    if (call.output_activation && plain && !call.adapter && !weight.scale) {
+    if (call.output_activation && plain && !call.adapter) {
       place_for_activation();
       activated = multiply_and_activate(ctx, *call.output_activation, input, w.detach(), call.bias.value,
                                         result.y, result.active);

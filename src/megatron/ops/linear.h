@@ -17,7 +17,7 @@ Tensor linear(RankContext& ctx, const Tensor& x, const Weight& weight, const Wei
 struct LinearCall {
   Weight bias = {};
   // Number format: fp8 where set and where the hardware's GEMMs take the shape (all three sizes are multiples
-  // of 16); otherwise that of x, with int8 weights where the weight has scales.
+  // of 16); otherwise that of x, with weights of 8 bits where the weight has scales.
   Fp8Weight* fp8 = nullptr;
   // One linear per expert: rows [offsets[e], offsets[e + 1]) go through weight[e] of [experts, out, in].
   // int32 [experts + 1], on the device. Rows from offsets[experts] on belong to no expert and hold no values,

@@ -17,12 +17,9 @@ class PlainFormat final : public LinearFormat {
          .b = weight.value.detach().transpose(0, 1),
          .c = y,
          .bias = bias,
-         .b_scale = weight.scale,
          .static_b = true});
   }
   void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
-    require(!weight.scale,
-            "linear: gradients through an int8 weight are not built; load it without --quantization");
     run(ctx, Phase::BackwardData, {.a = dy.data, .b = weight.value.detach(), .c = dx});
   }
   void wgrad(RankContext& ctx, const Operand& dy, const Operand& x,

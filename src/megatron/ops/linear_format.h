@@ -42,7 +42,7 @@ class LinearFormat {
                      GradAccumulator& accumulator) const = 0;
 };
 
-// Numbers as they are; int8 weights forward.
+// Numbers as they are.
 std::shared_ptr<const LinearFormat> plain_format();
 
 }  // namespace megatron::ops

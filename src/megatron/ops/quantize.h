@@ -10,7 +10,7 @@ struct Quantized {
   int64_t block_rows = 0, block_columns = 0;  // 0: the whole extent
 };
 
-// x [rows, columns] in fp8, or on the CPU in int8, with a scale per block that brings its largest magnitude
+// x [rows, columns] in fp8 or int8, with a scale per block that brings its largest magnitude
 // to the format's largest value. x must be detached: rounding has no gradient, and fp8 data cannot carry one
 // of its input's width. A layer that trains through it is a node of its own, which passes the gradient
 // straight through.

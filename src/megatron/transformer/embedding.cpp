@@ -43,7 +43,7 @@ Embedding::Embedding(const std::string& name, const ModelConfig& config, const T
       multiplier_(config.embedding_multiplier.value_or(1)),
       words_(name + ".word_embeddings.weight", vocabulary_shard(config, tp),
              Initializer::normal(config.embedding_init_method_std.value_or(config.init_method_std))) {
-  words_.takes_int8 = true;
+  words_.quantizable = true;
   if (config.position_embedding_type == PositionEmbedding::learned_absolute)
     positions_ =
         further_table(name + ".position_embeddings.weight", config.max_position_embeddings, config, tp);

@@ -25,7 +25,7 @@ LinearOptions up_options(const ModelConfig& config) {
 // Decoding reads the weight's rows apart from the linear.
 LinearOptions kv_up_options(const ModelConfig& config) {
   LinearOptions options = up_options(config);
-  options.takes_int8 = false;
+  options.quantizable = false;
   return options;
 }
 

@@ -23,7 +23,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, 
               options.split ? options.split({out, in})
                             : tp.split(name, {out, in}, 0, options.units, options.parts),
               options.initializer) {
-  weight_.takes_int8 = options.takes_int8;
+  weight_.quantizable = options.quantizable;
   if (!options.bias) return;
   bias_ = std::make_unique<Parameter>(
       name + ".bias",
@@ -67,7 +67,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_
     : tp_(tp),
       route_(tp.splits_tokens() && tp.overlap.on && options.overlap ? row_route(tp) : nullptr),
       weight_(name + ".weight", tp.split(name, {out, in}, 1, options.units), options.initializer) {
-  weight_.takes_int8 = options.takes_int8;
+  weight_.quantizable = options.quantizable;
   if (!options.bias) return;
   bias_ = std::make_unique<Parameter>(name + ".bias", ShardSpec::whole({out}), Initializer::constant(0));
   bias_->partial_over_tp = tp.splits_tokens();

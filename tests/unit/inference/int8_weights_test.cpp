@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megatron/nn/quantize_parameter.h"
 #include "megatron/ops/quantize.h"
 #include "unit/inference/small_models.h"
 
@@ -46,10 +47,7 @@ Logits logits_of(const Config& config, DType dtype, int ranks) {
     own.plain = run();
     int count = 0;
     for (Parameter* parameter : model.parameters())
-      if (parameter->takes_int8) {
-        parameter->quantize_int8(ctx);
-        ++count;
-      }
+      count += quantize_parameter(ctx, *parameter, DType::I8);
     EXPECT_GT(count, 3);
     own.quantized = run();
     for (Parameter* parameter : model.parameters()) {

@@ -12,6 +12,7 @@
 #include "megatron/config/resolve/model_settings.h"
 #include "megatron/inference/engine.h"
 #include "megatron/models/parallel_setup.h"
+#include "megatron/nn/quantize_parameter.h"
 #include "megatron/tensor/philox.h"
 #include "megatron/training/run/rank_launch.h"
 #include "megatron/training/setup/run_settings.h"
@@ -37,7 +38,7 @@ std::vector<Flag> generate_bench_flags(GenerateBench& s) {
       text_flag("--device", "cpu|cuda", "where to compute [cuda where a GPU is there]", s.run.device),
       text_flag("--precision", "fp32|bf16", "of weights and cache [fp32 on the CPU, bf16 on a GPU]",
                 s.run.precision),
-      text_flag("--quantization", "int8", "of weights, on the CPU [none]", s.quantization),
+      text_flag("--quantization", "int8|fp8", "of weights; fp8 on a GPU [none]", s.quantization),
       switch_flag("--no-cuda-graphs", "on a GPU, launch every kernel by itself", s.no_cuda_graphs),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -80,7 +81,7 @@ double bytes_read(Model& model) {
 class GenerateMeasure {
  public:
   GenerateMeasure(const GenerateBench& settings, const Config& config)
-      : settings_(settings), config_(config), int8_(asks_for_int8(settings.quantization, config)) {}
+      : settings_(settings), config_(config), quantized_(quantized_dtype(settings.quantization, config)) {}
 
   void run(RankContext& ctx, const ProcessGroup& world) {
     const auto parallel = ParallelContext::from_sizes(world, parallel_sizes(config_, world.size()));
@@ -91,7 +92,7 @@ class GenerateMeasure {
       parameter->allocate(ctx, dtype);
       parameter->initialize(ctx, 7);
       parameters += static_cast<double>(parameter->value.numel());
-      if (int8_ && parameter->takes_int8) parameter->quantize_int8(ctx);
+      if (quantized_) quantize_parameter(ctx, *parameter, *quantized_);
     }
     Tensor sums = ctx.from_vector(std::vector<double>{parameters, bytes_read(model)}, {2});
     world.all_reduce(sums, ReduceOp::Sum).wait();
@@ -155,7 +156,7 @@ class GenerateMeasure {
 
   const GenerateBench& settings_;
   const Config& config_;
-  bool int8_;
+  std::optional<DType> quantized_;
 };
 
 Config config_of(const TrainCase& chosen, const GenerateBench& s) {
@@ -201,7 +202,7 @@ int bench_generate(Invocation& invocation) {
                     "many; lower --prompt or --tokens",
                     chosen.name, chosen.shape.length, settings.prompt, settings.tokens + 1));
   const Config config = config_of(chosen, settings);
-  asks_for_int8(settings.quantization, config);
+  quantized_dtype(settings.quantization, config);
   GenerateFigures figures;
   run_on_ranks(config, launch_place(), invocation.log, [&](RankContext& ctx, const ProcessGroup& world) {
     GenerateMeasure measure(settings, config);

@@ -42,7 +42,7 @@ constexpr CommandFlag kFlags[] = {
     {"--top-p", 1, "draw from the likeliest tokens that together have this probability (--top_p too)"},
     {"--top_p", 1, "the same; 0: of all"},
     {"--repetition-penalty", 1, "above 1: repeat less (what generation_config.json says, else 1)"},
-    {"--quantization", 1, "int8: of weights, when they are loaded (on the CPU)"},
+    {"--quantization", 1, "int8, or on a GPU fp8: of weights, when they are loaded"},
     {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"},
     {"--top-n-logprobs", 1, "with each token the N likeliest and their log-probabilities"},
     {"--output-path", 1, "also write the answers into this JSON file"},

@@ -6,6 +6,7 @@
 #include "megatron/device/gpu_facts.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/models/whole_model.h"
+#include "megatron/nn/quantize_parameter.h"
 #include "megatron/training/plan/launch_problems.h"
 #include "megatron/training/setup/run_settings.h"
 
@@ -25,20 +26,27 @@ std::string checkpoint_of(const CommandLine& line) {
 
 }  // namespace
 
-bool asks_for_int8(const std::string& quantization, const Config& config) {
-  if (quantization.empty() || quantization == "none") return false;
-  if (quantization != "int8")
-    throw ConfigError(fmt::format(
-        "--quantization {}: only int8 weights are built; use --quantization int8 on the CPU, or leave it out",
-        quantization));
-  if (device_type(config) != DeviceType::Cpu)
+std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config) {
+  if (quantization.empty() || quantization == "none") return std::nullopt;
+  const bool gpu = device_type(config) == DeviceType::Cuda;
+  if (quantization != "int8" && quantization != "fp8")
     throw ConfigError(
-        "--quantization int8: int8 weights are built for the CPU alone; use --device cpu, or leave it out");
-  if (const DType dtype = model_dtype(config); dtype != DType::F32 && dtype != DType::BF16)
-    throw ConfigError(fmt::format(
-        "--quantization int8: activations are {}, but they must be fp32 or bf16; use --precision bf16",
-        dtype));
-  return true;
+        fmt::format("--quantization {}: weights of int8 and, on a GPU, of fp8 are built; use "
+                    "--quantization int8, or leave it out",
+                    quantization));
+  if (quantization == "fp8" && !gpu)
+    throw ConfigError(
+        "--quantization fp8: fp8 weights are for GPUs; use --quantization int8 on the CPU, or leave it out");
+  if (const DType dtype = model_dtype(config); dtype != DType::BF16 && (gpu || dtype != DType::F32))
+    throw ConfigError(
+        fmt::format("--quantization {}: activations are {}, but they must be {}; use --precision bf16",
+                    quantization, dtype, gpu ? "bf16" : "fp32 or bf16"));
+  if (gpu && config.precision.batch_invariant_mode)
+    throw ConfigError(
+        fmt::format("--quantization {}: with many rows other kernels run than with few, which "
+                    "--batch-invariant-mode rules out; leave one of them out",
+                    quantization));
+  return quantization == "int8" ? DType::I8 : DType::F8E4M3;
 }
 
 ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, std::string_view command) {
@@ -74,9 +82,9 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   resolved.config.parallel.tp_comm_overlap = false;
   if (const VisionConfig* vision = source.vision())
     resolved.config.model = with_tower(resolved.config.model, *vision);
-  const bool int8 = asks_for_int8(line.get("--quantization"), resolved.config);
+  const std::optional<DType> quantized = quantized_dtype(line.get("--quantization"), resolved.config);
   check_forward_launches(resolved, place.processes * resolved.config.run.ranks);
-  return {source, std::move(resolved.config), place, int8};
+  return {source, std::move(resolved.config), place, quantized};
 }
 
 LoadedModel::LoadedModel(RankContext& ctx, const ProcessGroup& world, const ModelArguments& arguments)
@@ -84,9 +92,8 @@ LoadedModel::LoadedModel(RankContext& ctx, const ProcessGroup& world, const Mode
       model_(arguments.config, parallel_, arguments.dtype()) {
   const std::vector<Parameter*> parameters = model_.parameters();
   arguments.source.load(ctx, parameters, arguments.dtype());
-  if (!arguments.int8_weights) return;
-  for (Parameter* parameter : parameters)
-    if (parameter->takes_int8) parameter->quantize_int8(ctx);
+  if (!arguments.quantized) return;
+  for (Parameter* parameter : parameters) quantize_parameter(ctx, *parameter, *arguments.quantized);
 }
 
 std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& arguments) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "megatron/cli/command.h"
 #include "megatron/config/sources/command_line.h"
 #include "megatron/datasets/images/image.h"
@@ -15,7 +17,7 @@ struct ModelArguments {
   ModelSource source;
   Config config;
   LaunchPlace place;
-  bool int8_weights = false;  // quantised when they are loaded
+  std::optional<DType> quantized;  // of weights, which are rounded when they are loaded
 
   DType dtype() const;
 };
@@ -36,7 +38,7 @@ class LoadedModel {
 };
 
 // What --quantization says; a ConfigError where it is not built for these settings.
-bool asks_for_int8(const std::string& quantization, const Config& config);
+std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config);
 
 // The picture files that --images names; none where it names prepared pixels.
 std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& arguments);

@@ -56,7 +56,7 @@ Experts::Experts(const std::string& name, const ModelConfig& config, const Exper
                           experts, parallel, input_initializer(config));
   fc2_ = expert_parameter(name + ".linear_fc2.weight", tensor.split(name, {hidden, width}, 1), experts,
                           parallel, output_initializer(config));
-  fc1_->takes_int8 = fc2_->takes_int8 = true;
+  fc1_->quantizable = fc2_->quantizable = true;
   if (!config.add_mlp_bias.value_or(config.add_bias_linear)) return;
   fc1_bias_ = expert_parameter(name + ".linear_fc1.bias", tensor.split(name, {rows}, 0, 0, parts), experts,
                                parallel, Initializer::constant(0));

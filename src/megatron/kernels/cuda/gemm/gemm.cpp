@@ -6,6 +6,7 @@
 #include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/gemm/gemm_few_rows.h"
 #include "megatron/kernels/cuda/gemm/gemm_plans.h"
+#include "megatron/kernels/cuda/gemm/gemm_small_weight.h"
 
 namespace megatron::cuda {
 namespace {
@@ -29,6 +30,11 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
     return;
   }
   if (few_rows_gemm(ctx, args)) return;
+  if (args.b_scale && !args.a_scale) {
+    require(small_weight_gemm(ctx, args), "gemm: {} · {} with scales of the weight alone is not built", args.a,
+            args.b);
+    return;
+  }
   static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
   kernel_state(ctx).gemm->run(ctx, args);
 }

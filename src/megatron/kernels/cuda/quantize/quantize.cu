@@ -3,6 +3,25 @@
 namespace megatron::cuda {
 namespace {
 
+// A value of an int8 weight, which is read with a scale.
+struct Int8 {
+  int8_t value;
+  Int8() = default;
+  explicit __device__ Int8(float x) : value(static_cast<int8_t>(rintf(x))) {}
+  __device__ operator float() const { return value; }
+};
+
+template <class Q>
+constexpr float kBound = kLargest<Q>;
+template <>
+constexpr float kBound<Int8> = 127.f;
+
+template <class F>
+void dispatch_bytes(const char* kernel, DType dtype, F&& f) {
+  if (dtype == DType::I8) return f(Type<Int8>{});
+  dispatch_fp8(kernel, dtype, std::forward<F>(f));
+}
+
 // How a block is scaled. A single block, the whole tensor, is multiplied by its scale, others are divided by
 // their inverse: the conventions of kernels/quantize.h, which differ in the last bit.
 template <class Q>
@@ -14,13 +33,13 @@ struct BlockScale {
   __device__ BlockScale(float amax, bool whole, const float* scale = nullptr)
       : factor(scale       ? *scale
                : amax == 0 ? 1.f
-                           : kLargest<Q> / amax),
-        inverse(whole ? 1.f / factor : (amax == 0 ? 1.f : amax / kLargest<Q>)),
+                           : kBound<Q> / amax),
+        inverse(whole ? 1.f / factor : (amax == 0 ? 1.f : amax / kBound<Q>)),
         whole(whole) {}
   __device__ Q cast(float value) const {
     value = whole ? value * factor : value / inverse;
-    value = value > kLargest<Q> ? kLargest<Q> : value;  // in this form NaN stays NaN
-    value = value < -kLargest<Q> ? -kLargest<Q> : value;
+    value = value > kBound<Q> ? kBound<Q> : value;  // in this form NaN stays NaN
+    value = value < -kBound<Q> ? -kBound<Q> : value;
     return Q(value);
   }
 };
@@ -187,6 +206,23 @@ struct DequantizeOp {
   }
 };
 
+// Rows of a weight with a scale for each 128 numbers: a thread has 16 of them.
+template <class Q>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_rows_kernel(const Q* q, const float* inverse_scale, int64_t down, int64_t across, bfloat* x,
+                           int block_rows, int vectors, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const auto row = static_cast<int>(i / vectors), column = static_cast<int>(i % vectors) * 16;
+  const float scale = inverse_scale[row / block_rows * down + column / 128 * across];
+  const auto raw = read<16>(q + i * 16);
+  Vec<bfloat, 8> out[2];
+#pragma unroll
+  for (int j = 0; j < 16; ++j) out[j / 8].v[j % 8] = narrow<bfloat>(static_cast<float>(raw.v[j]) * scale);
+  write(x + i * 16, out[0]);
+  write(x + i * 16 + 8, out[1]);
+}
+
 struct NoteOp {
   const float* amax;
   float* met;
@@ -245,10 +281,10 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   float *scale = pointer<float>(args.inverse_scale), *met = pointer<float>(args.amax);
   const float* given = pointer<float>(args.scale);
   dispatch_float("quantize", args.x.dtype(), [&]<class T>(Type<T>) {
-    dispatch_fp8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
+    dispatch_bytes("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
       const T* x = pointer<T>(args.x);
       Q *q = pointer<Q>(args.q), *transposed = pointer<Q>(args.transposed);
-      if constexpr (sizeof(T) == 2)
+      if constexpr (sizeof(T) == 2 && !std::is_same_v<Q, Int8>)
         if (b.count() == 1 && b.columns % 8 == 0 && b.rows % 4 == 0 && aligned(x) && aligned(q, 8) &&
             aligned(transposed, 4))
           return quantize_whole(ctx, x, q, transposed, scale, given, met, b);
@@ -288,7 +324,16 @@ void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
 void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
   if (args.x.numel() == 0) return;
   Blocking b(args.x, args.block_rows, args.block_columns);
-  dispatch_fp8("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
+  dispatch_bytes("dequantize", args.q.dtype(), [&]<class Q>(Type<Q>) {
+    if (args.x.dtype() == DType::BF16 && args.block_columns == 128 && b.columns % 16 == 0 &&
+        b.rows < int64_t{1} << 31 && aligned(args.q.raw()) && aligned(args.x.raw())) {
+      const int64_t count = args.x.numel() / 16;
+      dequantize_rows_kernel<Q><<<blocks_for(count, kThreads), kThreads, 0, stream_of(ctx)>>>(
+          pointer<Q>(args.q), pointer<float>(args.inverse_scale), args.inverse_scale.stride(0),
+          args.inverse_scale.stride(1), pointer<bfloat>(args.x), static_cast<int>(b.block_rows),
+          static_cast<int>(b.columns / 16), count);
+      return check_launch("dequantize");
+    }
     dispatch_float("dequantize", args.x.dtype(), [&]<class T>(Type<T>) {
       for_each<1>(ctx, "dequantize", args.x.numel(), false,
                   DequantizeOp<Q, T>{pointer<Q>(args.q), pointer<float>(args.inverse_scale),

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "megatron/nn/parameter.h"
+
+namespace megatron {
+
+// Weight-only quantisation (ops/quantized_weight.h) of a parameter that takes it; it is not trained
+// afterwards. On a GPU experts, whose GEMMs are grouped, keep their dtype. False: this one did.
+bool quantize_parameter(RankContext& ctx, Parameter& parameter, DType dtype);
+
+}  // namespace megatron
