@@ -104,6 +104,21 @@ TEST(MtpParity, DetachedLayersLeaveTheModelAlone) {
   }
 }
 
+// What a layer reads is drawn by the token's place in the global batch; states of the tokens ahead may be
+// another rank's. Context-parallel ranks are refused.
+TEST(MtpParity, MixedHiddenStates) {
+  Config config = two_ahead();
+  config.model.mtp_hsm = true;
+  const auto batches = batches_for(config, 2);
+  EXPECT_NE(train(config, {}, batches).losses[1], train(two_ahead(), {}, batches).losses[1]);
+  std::vector<Layout> layouts = kLayouts;
+  std::erase_if(layouts, [](const Layout& layout) { return layout.cp > 1; });
+  check_layouts(config, layouts);
+  Config mixture = untied_mixture();
+  mixture.model.mtp_hsm = true;
+  check_layouts(mixture, std::span(kApart).first(3));
+}
+
 TEST(MtpParity, TiedEmbedding) { check_layouts(two_ahead(), kLayouts); }
 TEST(MtpParity, ApartTied) { check_layouts(two_ahead(), kApart); }
 TEST(CudaParity, MtpLayers) {

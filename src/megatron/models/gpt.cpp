@@ -9,6 +9,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
+#include "megatron/transformer/hidden_state_mixing.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/mup.h"
 
@@ -276,13 +277,15 @@ std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
   require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,
           "multi-token prediction: {} layers were given tokens for {}", config_.mtp_num_layers,
           tokens.size());
-  std::vector<Tensor> states;
-  for (size_t depth = 0; depth < tokens.size(); ++depth)
-    states.push_back(run_mtp_layer(ctx, static_cast<int64_t>(depth), tokens[depth].ids,
-                                   depth > 0                  ? states.back()
-                                   : config_.mtp_detach_heads ? hidden.detach()
-                                                              : hidden,
-                                   seq));
+  std::vector<Tensor> states{config_.mtp_detach_heads ? hidden.detach() : hidden};
+  for (int64_t depth = 0; depth < config_.mtp_num_layers; ++depth) {
+    const bool mixes = config_.mtp_hsm && depth > 0 && seq.training;
+    const Tensor before =
+        mixes ? mix_hidden_states(ctx, states, seq, config_.num_layers + depth, parallel_.tensor)
+              : states.back();
+    states.push_back(run_mtp_layer(ctx, depth, tokens[static_cast<size_t>(depth)].ids, before, seq));
+  }
+  states.erase(states.begin());
   return states;
 }
 

@@ -68,9 +68,9 @@ TEST(Catalog, CompatKeysAreNoSettings) {
 }
 
 TEST(Catalog, SwitchesOfCompatHaveTheirOppositeToo) {
-  EXPECT_TRUE(find_compat_flag("--mtp-hsm").on);
-  EXPECT_FALSE(find_compat_flag("--no-mtp-hsm").on);
-  EXPECT_FALSE(find_compat_flag("--disable_mtp_hsm").on);
+  EXPECT_TRUE(find_compat_flag("--rl-use-sequence-packing").on);
+  EXPECT_FALSE(find_compat_flag("--no-rl-use-sequence-packing").on);
+  EXPECT_FALSE(find_compat_flag("--disable_rl_use_sequence_packing").on);
   EXPECT_FALSE(find_compat_flag("--no-initialization").on);
   EXPECT_EQ(find_compat_flag("--no-manual-gc").row, nullptr);  // a row without a default has its flags alone
 }

@@ -242,6 +242,11 @@ void mup(ConfigBuilder& builder) {
 }
 
 void mtp_layers(ConfigBuilder& builder) {
+  if (builder.config.model.mtp_hsm && builder.config.model.mtp_num_layers > 1 &&
+      builder.config.parallel.context_parallel_size > 1)
+    builder.reject("model.mtp_hsm",
+                   "states of the tokens ahead are not fetched from other context-parallel ranks",
+                   "use --context-parallel-size 1, or leave it out");
   const ModelConfig& model = builder.config.model;
   if (model.mtp_num_layers > 0 && model.position_embedding_type == PositionEmbedding::learned_absolute)
     builder.reject("model.mtp_num_layers", "MTP layers have no learned positions",
@@ -444,8 +449,9 @@ constexpr Rule kModelRules[] = {
     {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
     {"parallel_residual", "model.parallel_residual model.layernorm_after_residual model.model_type",
      "attention and MLP side by side have no sum between them", parallel_residual},
-    {"mtp_layers", "model.mtp_num_layers model.position_embedding_type", "options of MTP layers need them",
-     mtp_layers},
+    {"mtp_layers",
+     "model.mtp_num_layers model.mtp_hsm model.context_parallel_size model.position_embedding_type",
+     "options of MTP layers need them", mtp_layers},
     {"heterogeneous",
      "model.heterogeneous_layers_config_path model.heterogeneous_layers_config_encoded_json "
      "model.num_layers model.tensor_model_parallel_size",

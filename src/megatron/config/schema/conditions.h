@@ -28,6 +28,7 @@ CONDITION(has_stages, "--pipeline-model-parallel-size above 1", c.parallel.pipel
 CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipeline_model_parallel_size > 1)
 CONDITION(adapts_muon, "--optimizer adaptive_muon", c.optimizer.optimizer == OptimizerKind::adaptive_muon)
 CONDITION(predicts_further, "--mtp-num-layers", c.model.mtp_num_layers > 0)
+CONDITION(predicts_twice, "--mtp-num-layers 2 or more", c.model.mtp_num_layers > 1)
 CONDITION(has_cuda_graphs, "--cuda-graph-impl full_iteration",
           c.execution.cuda_graph_impl == GraphImpl::full_iteration)
 CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
