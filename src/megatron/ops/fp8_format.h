@@ -23,6 +23,7 @@ struct Fp8Weight {
   DType forward = DType::F8E4M3, gradient = DType::F8E5M2;
   bool wide_wgrad = false;  // the weight's gradient is a GEMM of x and dy as they were
   bool blocks = false;      // a scale per 128 × 128 of the weight, per 1 × 128 of inputs and gradients
+  bool delayed = false;     // scaled by what earlier steps met
   Operand matrix;
   bool current = false;                                // the matrix has the weight's values
   Fp8Delay input_delay, weight_delay, gradient_delay;  // of delayed scaling

@@ -1,8 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <fstream>
+#include <map>
+
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
 #include "megatron/training/step/rank_trainer.h"
+#include "support/temp_dir.h"
 #include "unit/training/fp8_layouts.h"
 
 // Training with fp8 GEMMs that have a scale per block.
@@ -51,6 +56,54 @@ TEST(Fp8Blockwise, EveryLayoutScalesAlike) {
     for (size_t i = 0; i < one.size(); ++i)
       EXPECT_NEAR(many[i], one[i], 1e-3 * one[i]) << layout.name() << ", step " << i;
   }
+}
+
+// A file says which modules are in which format, whatever the settings of the model say.
+TEST(Fp8ByModule, TheFileHasTheLastWord) {
+  testing::TempDir folder;
+  std::ofstream(folder / "formats.yaml") << R"(
+configs:
+  wide: {transformer_engine_config_type: TEQuantizationParams, training_recipe: {}}
+  narrow:
+    transformer_engine_config_type: TEQuantizationParams
+    training_recipe: {fp8_quantization_recipe: tensorwise, override_nonquantized_autocast: true}
+matchers:
+  proj: {config: wide, type: glob, pattern: "*.linear_proj", enabled: true}
+  fc1: {config: narrow, type: glob, pattern: "*.1.mlp.linear_fc1", enabled: true}
+)";
+  const auto formats = [&](const Config& config) {
+    RankContext ctx;
+    ParallelContext alone;
+    RankTrainer trainer(ctx, config, alone, DType::F32);
+    EXPECT_TRUE(std::isfinite(trainer.step(ctx, random_batches(config, 1)[0], 1e-3).loss));
+    std::map<std::string, std::string> result;
+    for (const Parameter* parameter : trainer.parameters())
+      if (parameter->fp8)
+        result[parameter->name] = !parameter->fp8->matrix.data ? "unused"
+                                  : parameter->fp8->delayed    ? "delayed"
+                                  : parameter->fp8->blocks     ? "blocks"
+                                                               : "tensor";
+    return result;
+  };
+  Config config = blockwise();
+  config.precision.te_precision_config_file = folder / "formats.yaml";
+  const auto of = [](int layer, const char* name) {
+    return fmt::format("decoder.layers.{}.{}.weight", layer, name);
+  };
+  for (const Fp8Recipe recipe : {Fp8Recipe::blockwise, Fp8Recipe::delayed}) {
+    config.precision.fp8_recipe = recipe;
+    const char* usual = recipe == Fp8Recipe::delayed ? "delayed" : "blocks";
+    const auto mixed = formats(config);
+    EXPECT_EQ(mixed.size(), 6u);
+    for (const int layer : {0, 1}) {
+      EXPECT_FALSE(mixed.contains(of(layer, "self_attention.linear_proj")));
+      EXPECT_EQ(mixed.at(of(layer, "self_attention.linear_qkv")), usual);
+    }
+    EXPECT_EQ(mixed.at(of(0, "mlp.linear_fc1")), usual);
+    EXPECT_EQ(mixed.at(of(1, "mlp.linear_fc1")), "tensor");
+  }
+  config.precision.fp8 = Fp8Format::none;
+  EXPECT_EQ(formats(config), (std::map<std::string, std::string>{{of(1, "mlp.linear_fc1"), "tensor"}}));
 }
 
 // Latent attention's five linears are among those in fp8.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "megatron/config/resolve/precision_recipe.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -39,6 +40,17 @@ void fp8_needs(ConfigBuilder& builder) {
                              config.model.num_layers));
   if (on && p.fp4 != Fp4Format::none)
     builder.reject("model.fp4", "the model is in fp8", "leave out --fp4-format or --fp8-format");
+}
+
+void precision_by_module(ConfigBuilder& builder) {
+  const PrecisionConfig& p = builder.config.precision;
+  if (p.te_precision_config_file.empty()) return;
+  try {
+    const PrecisionRecipe recipe = PrecisionRecipe::read(p.te_precision_config_file);
+    for (const std::string& note : recipe.notes()) builder.note(note);
+  } catch (const Error& error) {
+    builder.reject("model.te_precision_config_file", error.what(), "mend the file, or leave it out");
+  }
 }
 
 void muon_steps(ConfigBuilder& builder) {
@@ -280,6 +292,8 @@ constexpr Rule kPrecisionRules[] = {
     {"optimizer_states",
      "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype "
      "optimizer.main_grads_dtype optimizer.main_params_dtype optimizer.optimizer model.bf16 "
+    {"precision_by_module", "model.te_precision_config_file",
+     "a file of number formats by module names what there is", precision_by_module},
      "ddp.grad_reduce_in_fp32 ddp.use_megatron_fsdp",
      "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
     {"fsdp_formats",

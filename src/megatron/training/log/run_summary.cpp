@@ -58,6 +58,8 @@ std::string number_text(const Config& config) {
   if (config.precision.fp8 != Fp8Format::none)
     text += fmt::format(" with fp8 ({}, {})", names(Fp8Format{})[static_cast<size_t>(config.precision.fp8)],
                         names(Fp8Recipe{})[static_cast<size_t>(config.precision.fp8_recipe)]);
+  if (!config.precision.te_precision_config_file.empty())
+    text += fmt::format(", modules as {} says", config.precision.te_precision_config_file);
   return text;
 }
 

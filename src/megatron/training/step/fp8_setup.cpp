@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "megatron/config/resolve/precision_recipe.h"
+
 namespace megatron {
 namespace {
 
@@ -17,11 +19,20 @@ int64_t layer_of(std::string_view name) {
   return layer;
 }
 
+// "decoder.layers.0.mlp.experts.linear_fc1": what upstream calls the module of a weight.
+std::string module_of(std::string name) {
+  name.resize(name.rfind('.'));
+  if (const size_t at = name.find(".experts.experts."); at != std::string::npos) name.erase(at, 8);
+  return name;
+}
+
 }  // namespace
 
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
   const PrecisionConfig& p = config.precision;
-  if (p.fp8 == Fp8Format::none) return;
+  const bool on = p.fp8 != Fp8Format::none;
+  if (!on && p.te_precision_config_file.empty()) return;
+  const PrecisionRecipe by_module = PrecisionRecipe::read(p.te_precision_config_file);
   const int64_t first = p.bf16_at_start(), last = config.model.num_layers - p.bf16_at_end();
   const std::string_view output_layer = config.model.share_embeddings_and_output_weights
                                             ? "embedding.word_embeddings.weight"
@@ -36,13 +47,19 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
           ".linear_fc1.weight", ".linear_fc2.weight"})
       linear |= parameter->name.ends_with(name);
     if (parameter->name.starts_with("vision_")) continue;
-    linear &= layer >= first && layer < last;
-    if (p.fp8_output_proj) linear |= parameter->name.ends_with(output_layer);
-    if (!linear) continue;
+    const bool output = on && p.fp8_output_proj && parameter->name.ends_with(output_layer);
+    if (!linear && !output) continue;
+    // What the model's own settings say of it, and the file in place of that.
+    const bool quantized = output || (on && layer >= first && layer < last);
+    PrecisionRecipe::Format format{quantized, p.fp8_recipe == Fp8Recipe::blockwise, p.fp8};
+    const auto own = by_module.of(output ? "output_layer" : module_of(parameter->name), quantized);
+    format = own.value_or(format);
+    if (!format.fp8) continue;
     parameter->fp8 = std::make_unique<ops::Fp8Weight>();
     parameter->fp8->wide_wgrad = !p.fp8_wgrad;
-    parameter->fp8->blocks = p.fp8_recipe == Fp8Recipe::blockwise;
-    if (p.fp8 == Fp8Format::e4m3) parameter->fp8->gradient = DType::F8E4M3;
+    parameter->fp8->blocks = format.blocks;
+    parameter->fp8->delayed = !own && p.fp8_recipe == Fp8Recipe::delayed;
+    if (format.kind == Fp8Format::e4m3) parameter->fp8->gradient = DType::F8E4M3;
   }
 }
 
@@ -53,7 +70,7 @@ Fp8History::Fp8History(RankContext& ctx, const PrecisionConfig& precision,
   int64_t count = 0;
   for (const bool expert : {false, true}) {
     for (Parameter* parameter : parameters)
-      if (parameter->fp8 && parameter->expert == expert) {
+      if (parameter->fp8 && parameter->fp8->delayed && parameter->expert == expert) {
         weights_.push_back({parameter, count, expert ? parameter->shard.local_shape[0] : 1});
         count += weights_.back().rows;
       }

@@ -10,7 +10,8 @@ namespace megatron {
 
 // Marks the weights whose GEMMs are made in fp8: those of the linears of attention (latent attention too), of
 // recurrent layers, of the MLP and of experts, without the layers that shall stay as they are. Norms, the
-// attention core and embeddings do too, and the output layer unless it is asked for.
+// attention core and embeddings do too, and the output layer unless it is asked for. A file of formats by
+// module (PrecisionRecipe) has the last word.
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters);
 
 // Delayed scaling: inputs, weights and gradients of a GEMM are scaled by what their kind was at most in

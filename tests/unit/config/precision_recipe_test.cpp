@@ -1,0 +1,91 @@
+#include "megatron/config/resolve/precision_recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+namespace {
+
+const std::string kFile = R"(
+configs:
+  bf16: {transformer_engine_config_type: "TEQuantizationParams", training_recipe: {}}
+  block:
+    transformer_engine_config_type: "TEQuantizationParams"
+    training_recipe: {fp8_quantization_recipe: blockwise, fp8_format: hybrid, override_nonquantized_autocast: true}
+    evaluation_recipe: {fp8_quantization_recipe: blockwise, fp8_format: hybrid, override_nonquantized_autocast: true}
+  unused: {training_recipe: {fp8_quantization_recipe: delayed}}
+matchers:
+  off: {config: unused, type: glob, pattern: "*", enabled: false}
+  qkv: {config: bf16, type: glob, pattern: "*.linear_qkv", enabled: true}
+  one: {config: block, type: glob, pattern: "*layers.[0-2].*fc?", enabled: true}
+)";
+
+TEST(PrecisionRecipe, TheFirstMatcherThatFitsDecides) {
+  const PrecisionRecipe recipe = PrecisionRecipe::parse(kFile, "file");
+  const auto plain = recipe.of("decoder.layers.0.self_attention.linear_qkv", true);
+  ASSERT_TRUE(plain);
+  EXPECT_FALSE(plain->fp8);
+  EXPECT_FALSE(recipe.of("decoder.layers.0.self_attention.linear_qkv", false));  // is plain as it is
+  for (const bool quantized : {true, false}) {
+    const auto block = recipe.of("decoder.layers.2.mlp.linear_fc1", quantized);
+    ASSERT_TRUE(block);
+    EXPECT_TRUE(block->fp8 && block->blocks);
+    EXPECT_EQ(block->kind, Fp8Format::hybrid);
+    EXPECT_FALSE(recipe.of("decoder.layers.3.mlp.linear_fc1", quantized));
+  }
+  EXPECT_FALSE(PrecisionRecipe().of("decoder.layers.2.mlp.linear_fc1", true));
+}
+
+TEST(PrecisionRecipe, WhatHopperHasNotIsReplacedAndTold) {
+  const PrecisionRecipe recipe = PrecisionRecipe::parse(
+      "configs: {a: {transformer_engine_config_type: TEQuantizationParams, training_recipe: "
+      "{fp4_quantization_recipe: nvfp4}}}\nmatchers: {all: {config: a, type: glob, pattern: '*', enabled: "
+      "true}}",
+      "file");
+  ASSERT_EQ(recipe.notes().size(), 1u);
+  EXPECT_NE(recipe.notes()[0].find("nvfp4 is replaced by fp8 blockwise"), std::string::npos);
+  EXPECT_TRUE(recipe.of("x", true)->blocks);
+}
+
+TEST(PrecisionRecipe, FaultsOfTheFileAreNamed) {
+  const auto why = [](std::string_view recipe,
+                      std::string_view matcher = "config: a, type: glob, pattern: x") {
+    try {
+      PrecisionRecipe::parse(
+          fmt::format("configs: {{a: {{transformer_engine_config_type: TEQuantizationParams, {}}}}}\n"
+                      "matchers: {{m: {{{}, enabled: true}}}}",
+                      recipe, matcher),
+          "file");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto has = [](const std::string& text, std::string_view part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  EXPECT_EQ(why("training_recipe: {}"), "");
+  has(why("training_recipe: {fp8_quantization_recipe: delayed}"), "use tensorwise, blockwise or mxfp8");
+  has(why("training_recipe: {fp8_recipe: tensorwise}"), "fp8_recipe: is no field of a recipe");
+  has(why("training_recipe: {fp8_format: e5m2}"), "use e4m3 or hybrid");
+  has(why("evaluation_recipe: {}"), "has no training_recipe");
+  has(why("training_recipe: {fp8_quantization_recipe: mxfp8}, evaluation_recipe: {}"), "leave it out");
+  has(why("training_recipe: {}", "config: b, type: glob, pattern: x"), "b is not among the configs");
+  has(why("training_recipe: {}", "config: a, type: regex, pattern: x"), "use glob");
+  has(why("training_recipe: {}", "config: a, type: glob"), "has no pattern");
+}
+
+TEST(PrecisionRecipe, PatternsAreThoseOfShells) {
+  EXPECT_TRUE(fits_glob("*fc1*", "decoder.layers.0.mlp.linear_fc1"));
+  EXPECT_FALSE(fits_glob("*fc1", "decoder.layers.0.mlp.linear_fc1.weight"));
+  EXPECT_TRUE(fits_glob("*.[!0].*", "layers.1.x"));
+  EXPECT_FALSE(fits_glob("*.[!01].*", "layers.1.x"));
+  EXPECT_TRUE(fits_glob("a?c", "abc"));
+  EXPECT_FALSE(fits_glob("a?c", "ac"));
+  EXPECT_TRUE(fits_glob("**", ""));
+  EXPECT_TRUE(fits_glob("[a", "[a"));
+}
+
+}  // namespace
+}  // namespace megatron
