@@ -5,6 +5,7 @@
 
 #include "megatron/autograd/saved.h"
 #include "megatron/autograd/tape.h"
+#include "megatron/autograd/tensor_probe.h"
 #include "megatron/autograd/tracer.h"
 #include "megatron/autograd/weight.h"
 #include "megatron/kernels/kernel_table.h"
@@ -26,7 +27,8 @@ struct RankContext {
   Tape* tape = nullptr;  // where ops record; null: forward without a tape
   Tracer* tracer = nullptr;
   SavedTensorPacker* packer = nullptr;
-  bool deterministic = true;  // only kernels that give the same bits each run
+  TensorProbe* probe = nullptr;  // null: nobody looks
+  bool deterministic = true;     // only kernels that give the same bits each run
   bool batch_invariant =
       false;  // on the CPU, what a token becomes does not depend on the others of its batch
   bool defer_weight_grads = false;  // backward leaves W for Tape::backward_weight
@@ -40,6 +42,10 @@ struct RankContext {
   KernelContext kernel_context() { return {stream, pool, *allocator, batch_invariant, launches, pdl}; }
   void trace(const char* name, Phase phase, double flops, double bytes) {
     if (tracer) tracer->op(name, phase, {flops, bytes});
+  }
+
+  void show(std::string_view parameter, std::string_view place, const Tensor& value) {
+    if (probe) probe->see(*this, parameter, place, value);
   }
 
   // Whether an op on this tensor must be recorded; a tensor of another tape is refused.

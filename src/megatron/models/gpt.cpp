@@ -260,6 +260,7 @@ Tensor GptModel::token_losses(RankContext& ctx, const Tensor& hidden, const Tens
 Tensor GptModel::loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels,
                           const Tensor& weights) {
   const TraceRange range(ctx.tracer, "output_layer");
+  ctx.show("output_layer.weight", "input0", hidden);
   return use_unit(ctx, *output_unit_, [&] {
     return vocab_parallel_loss_sum(ctx, hidden, output_weight().get(ctx), labels, weights, parallel_.tensor,
                                    loss_options(ctx));

@@ -57,6 +57,7 @@ Tensor Embedding::forward(RankContext& ctx, const Tensor& tokens, const SeqInfo&
   const int64_t first = rows_.begin(words_.shard.local_shape[0]);
   Tensor x = ops::embedding(ctx, words_.get(ctx), rows_.renamed(ctx, tokens), first, vocab_size_);
   x = leave_tensor_parallel(ctx, with_padding(ctx, x, tp_), tp_);
+  ctx.show(words_.name, "output0", x);
   auto add_rows = [&](Parameter& table, const Tensor& ids) {
     const int64_t rows = x.size(0), begin = tp_.splits_tokens() ? rows * tp_.rank() : 0;
     x = ops::add(ctx, x, ops::embedding(ctx, table.get(ctx), rows_from(ctx, ids, begin, rows)));

@@ -30,14 +30,24 @@ Tensor Norm::forward(RankContext& ctx, Residual& residual) {
   Weight bias = bias_ ? bias_->get(ctx) : Weight{};
   ops::NormOptions options{.kind = kind_, .epsilon = epsilon_, .zero_centered = zero_centered_};
   const Weight weight = weight_.get(ctx);
+  const auto shown = [&](const Tensor& y) {
+    ctx.show(weight_.name, "output0", y);
+    return y;
+  };
   if (residual.hidden.dtype() != weight.value.dtype()) {  // a stream in fp32: what is normed is rounded
     residual = {residual.sum(ctx), {}};
-    return ops::norm(ctx, ops::cast(ctx, residual.hidden, weight.value.dtype()), weight, bias, options);
+    ctx.show(weight_.name, "input0", residual.hidden);
+    return shown(
+        ops::norm(ctx, ops::cast(ctx, residual.hidden, weight.value.dtype()), weight, bias, options));
   }
-  if (!residual.update) return ops::norm(ctx, residual.hidden, weight, bias, options);
+  if (!residual.update) {
+    ctx.show(weight_.name, "input0", residual.hidden);
+    return shown(ops::norm(ctx, residual.hidden, weight, bias, options));
+  }
   auto [y, sum] = ops::norm_with_residual(ctx, residual.hidden, residual.update, weight, bias, options);
   residual = {sum, {}};
-  return y;
+  ctx.show(weight_.name, "input0", sum);
+  return shown(y);
 }
 
 void Norm::visit(const ParameterVisitor& visitor) {

@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
+#include "megatron/base/json.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/safetensors.h"
 #include "megatron/training/run/run.h"
 #include "support/temp_dir.h"
 
@@ -86,6 +91,128 @@ TEST(TensorDumps, AreThoseOfTheWholeModel) {
     expect_near(one.wgrads, other.wgrads, 2e-6);
     expect_near(one.params, other.params, 2e-5);
   }
+}
+
+// A mixture of experts with an MTP layer, and what its probes leave.
+struct Probed {
+  explicit Probed(const std::string& layout) {
+    RunSpec spec = run_spec(
+        std::string(kRun) + layout +
+        fmt::format(
+            " --position-embedding-type rope --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 8 "
+            "--moe-token-dispatcher-type alltoall --mtp-num-layers 1 --disable-bias-linear "
+            "--no-save-optim --save {0} --save-activations-interval 2 --save-dgrads-interval 3 "
+            "--save-tokens-per-expert-interval 2 --moe-routing-trace-path {0}/trace "
+            "--moe-routing-trace-max-training-iters 2 --moe-routing-trace-capture-logits "
+            "--moe-routing-trace-capture-hidden-states --moe-routing-trace-dump-weights",
+            folder.path()));
+    spec.log = Log(LogLevel::error);
+    spec.out = nullptr;
+    run(spec);
+  }
+  SafetensorsFile tensors(const std::string& name) const { return SafetensorsFile(folder / name); }
+  std::vector<Json> lines(const std::string& name) const {
+    std::vector<Json> all;
+    std::ifstream file(folder / name);
+    for (std::string line; std::getline(file, line);) all.push_back(Json::parse(line));
+    return all;
+  }
+  std::vector<float> values(const SafetensorsFile& file, const std::string& name) const {
+    const Tensor tensor = file.tensor(name);
+    return {tensor.data<float>(), tensor.data<float>() + tensor.numel()};
+  }
+
+  testing::TempDir folder;
+};
+
+TEST(StepProbe, DumpsWhatModulesReadAndMade) {
+  const Probed one("--ranks 1");
+  const SafetensorsFile acts = one.tensors("activations/iter_0000002/mp_rank_00_000_000.safetensors");
+  const std::string layer = "decoder.layers.0.";
+  for (const char* name : {"self_attention.linear_qkv/input0", "self_attention.linear_qkv/output0",
+                           "self_attention.linear_proj/output0", "input_layernorm/output0",
+                           "mlp.router/output0", "mlp.experts.linear_fc1/output0"})
+    EXPECT_TRUE(acts.contains(layer + name)) << name;
+  EXPECT_TRUE(acts.contains("embedding.word_embeddings/output0"));
+  EXPECT_TRUE(acts.contains("output_layer/input0"));
+  EXPECT_EQ(one.values(acts, layer + "input_layernorm/output0"),
+            one.values(acts, layer + "self_attention.linear_qkv/input0"));
+  EXPECT_FALSE(std::filesystem::exists(one.folder / "activations/iter_0000001"));
+  EXPECT_FALSE(std::filesystem::exists(one.folder / "dgrads/iter_0000002"));
+
+  // The gradient of a linear's input is that of its output times the weight: here by the norm that made it.
+  const SafetensorsFile grads = one.tensors("dgrads/iter_0000003/mp_rank_00_000_000.safetensors");
+  EXPECT_EQ(one.values(grads, layer + "input_layernorm/output0"),
+            one.values(grads, layer + "self_attention.linear_qkv/input0"));
+  EXPECT_EQ(grads.at(layer + "self_attention.linear_qkv/output0").shape,
+            acts.at(layer + "self_attention.linear_qkv/output0").shape);
+  double largest = 0;
+  for (const float value : one.values(grads, layer + "self_attention.linear_qkv/output0"))
+    largest = std::max(largest, std::abs(static_cast<double>(value)));
+  EXPECT_GT(largest, 0);
+
+  // Recomputed layers show the same; each tensor-parallel rank has its part.
+  const Probed again("--ranks 2 -tp 2 --sequence-parallel --recompute-granularity full");
+  for (const char* what : {"activations/iter_0000002", "dgrads/iter_0000003"}) {
+    const SafetensorsFile whole = one.tensors(fmt::format("{}/mp_rank_00_000_000.safetensors", what));
+    for (const int rank : {0, 1}) {
+      const SafetensorsFile part =
+          again.tensors(fmt::format("{}/mp_rank_{:02}_000_000.safetensors", what, rank));
+      const auto all = one.values(whole, layer + "input_layernorm/output0");
+      const auto own = again.values(part, layer + "input_layernorm/output0");
+      ASSERT_EQ(2 * own.size(), all.size());
+      for (size_t i = 0; i < own.size(); ++i)
+        ASSERT_NEAR(own[i], all[i + (rank == 0 ? 0 : own.size())], 2e-5) << what;
+    }
+  }
+}
+
+TEST(StepProbe, CountsRowsOfExpertsAndTracesRouters) {
+  const Probed one("--ranks 1"), again("--ranks 2 -ep 2 --recompute-granularity full");
+  const auto counts = one.lines("tokens_per_expert/rank0.jsonl");
+  ASSERT_EQ(counts.size(), 3u);  // two layers and one of MTP, in one of three steps
+  for (const Json& line : counts) {
+    EXPECT_EQ(line.at("iter").as_int(), 2);
+    ASSERT_EQ(line.at("tpe").size(), 4u);  // micro-batches
+    for (const Json& rows : line.at("tpe").as_array()) {
+      int64_t sum = 0;
+      for (const Json& count : rows.as_array()) sum += count.as_int();
+      EXPECT_EQ(rows.size(), 4u);
+      EXPECT_EQ(sum, 8 * 2);
+    }
+  }
+  EXPECT_EQ(counts[2].at("block").as_string(), "mtp");
+  EXPECT_EQ(counts[2].at("mtp_idx").as_int(), 0);
+  EXPECT_EQ(again.lines("tokens_per_expert/rank1.jsonl").size(), 3u);
+
+  const auto trace = one.lines("trace/router_trace_rank0.jsonl");
+  ASSERT_EQ(trace.size(), 2u * 4 * 3);  // steps, micro-batches, routers
+  const int64_t hidden = 16, experts = 4, tokens = 8;
+  for (size_t i = 0; i < trace.size(); ++i) {
+    EXPECT_EQ(trace[i].at("step").as_int(), static_cast<int64_t>(i) / 12);
+    EXPECT_EQ(trace[i].at("top_indices").size(), static_cast<size_t>(tokens));
+    EXPECT_EQ(trace[i].at("hs_offset").as_int(), static_cast<int64_t>(i) * tokens * hidden * 2);
+    EXPECT_EQ(trace[i].at("logit_offset").as_int(), static_cast<int64_t>(i) * tokens * experts * 2);
+  }
+  const auto size = [&](const char* name) { return std::filesystem::file_size(one.folder / name); };
+  EXPECT_EQ(size("trace/hidden_states_rank0.bin"), trace.size() * 8 * 16 * 2);
+  EXPECT_EQ(size("trace/logits_rank0.bin"), trace.size() * 8 * 4 * 2);
+  EXPECT_TRUE(
+      one.tensors("trace/router_state_rank0.safetensors").contains("decoder.layers.1.mlp.router.weight"));
+  // The experts of a token are those with the largest logits.
+  std::ifstream logits(one.folder / "trace/logits_rank0.bin", std::ios::binary);
+  std::vector<uint16_t> first(static_cast<size_t>(tokens * experts));
+  logits.read(reinterpret_cast<char*>(first.data()), static_cast<std::streamsize>(2 * first.size()));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto value = [&](int64_t e) {
+      return std::bit_cast<float>(static_cast<uint32_t>(first[static_cast<size_t>(t * experts + e)]) << 16);
+    };
+    int64_t best = 0;
+    for (int64_t e = 1; e < experts; ++e)
+      if (value(e) > value(best)) best = e;
+    EXPECT_EQ(trace[0].at("top_indices")[static_cast<size_t>(t)][size_t{0}].as_int(), best) << "token " << t;
+  }
+  EXPECT_EQ(again.lines("trace/router_trace_rank1.jsonl").size(), 2u * 2 * 3);
 }
 
 }  // namespace

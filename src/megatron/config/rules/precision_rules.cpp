@@ -262,6 +262,11 @@ void graphs(ConfigBuilder& builder) {
             "batches of other lengths are not replayed",
             "leave it out, or leave out model.variable_seq_lengths");
   reject_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
+  reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_activations_interval > 0,
+            "a captured step shows no activations", "leave it out, or leave out --save-activations-interval");
+  reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_dgrads_interval > 0,
+            "a captured step shows no gradients of activations",
+            "leave it out, or leave out --save-dgrads-interval");
   reject_if(m.mtp_num_layers > 0, "MTP layers are not captured", "leave it out");
   reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not captured",
             "leave it out");
@@ -287,13 +292,13 @@ constexpr Rule kPrecisionRules[] = {
      "model.fp8_output_proj model.output_logit_dtype model.share_embeddings_and_output_weights "
      "model.pipeline_model_parallel_size model.params_dtype run.device",
      "options of fp8 need fp8 and its prerequisites", fp8_needs},
+    {"precision_by_module", "model.te_precision_config_file",
+     "a file of number formats by module names what there is", precision_by_module},
     {"muon_steps", "optimizer.optimizer optimizer.muon_coefficient_type optimizer.muon_num_ns_steps",
      "Newton-Schulz steps suit the set of coefficients", muon_steps},
     {"optimizer_states",
      "optimizer.use_precision_aware_optimizer optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype "
      "optimizer.main_grads_dtype optimizer.main_params_dtype optimizer.optimizer model.bf16 "
-    {"precision_by_module", "model.te_precision_config_file",
-     "a file of number formats by module names what there is", precision_by_module},
      "ddp.grad_reduce_in_fp32 ddp.use_megatron_fsdp",
      "optimizer states in fewer bits need the precision-aware optimizer", optimizer_states},
     {"fsdp_formats",
@@ -320,7 +325,9 @@ constexpr Rule kPrecisionRules[] = {
      "model.recompute_granularity model.num_layers model.num_moe_experts",
      "offloading has its conditions", offload},
     {"graphs",
-     "model.cuda_graph_impl model.cuda_graph_warmup_steps "
+     "model.cuda_graph_impl model.cuda_graph_warmup_steps checkpoint.save "
+     "checkpoint.save_activations_interval "
+     "checkpoint.save_dgrads_interval "
      "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
      "model.variable_seq_lengths",

@@ -58,6 +58,7 @@ CONDITION(names_hangs, "--enable-ft-package or --inprocess-restart",
 CONDITION(learns_timeouts, "--save DIR and --enable-ft-package or --inprocess-restart",
           !c.checkpoint.save.empty() && (c.ft.enable_ft_package || c.inprocess_restart.enabled))
 CONDITION(saves, "--save DIR", !c.checkpoint.save.empty())
+CONDITION(saves_loads, "--save DIR and --num-experts", !c.checkpoint.save.empty() && c.model.num_moe_experts > 0)
 CONDITION(saves_locally, "--non-persistent-ckpt-type local",
           c.checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
 CONDITION(replicates, "--replication", c.checkpoint.replication)
@@ -66,6 +67,8 @@ CONDITION(takes_checkpoint_args, "--load DIR and --use-checkpoint-args",
           !c.checkpoint.load.empty() && c.checkpoint.use_checkpoint_args)
 CONDITION(detects_stragglers, "--detect-stragglers", c.logger.detect_stragglers)
 CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
+CONDITION(traces_routing, "--moe-routing-trace-path DIR and --num-experts",
+          !c.logger.moe_routing_trace_path.empty() && c.model.num_moe_experts > 0)
 CONDITION(writes_tensorboard, "--tensorboard-dir DIR", !c.logger.tensorboard_dir.empty())
 CONDITION(validates_sets, "--multiple-validation-sets", c.validation.multiple_validation_sets)
 CONDITION(is_cyclic, "--dataloader-type cyclic", c.dataset.dataloader_type == DataloaderType::cyclic)

@@ -12,11 +12,18 @@ bool is_due(const std::string& folder, int64_t interval, int64_t iteration) {
 
 }  // namespace
 
-TensorDumps::TensorDumps(RankContext& ctx, const ProcessGroup& world, const Config& config,
-                         RankTrainer& trainer, std::function<void(const std::string& line)> tell)
-    : ctx_(ctx), world_(world), config_(config.checkpoint), trainer_(trainer), tell_(std::move(tell)) {}
+TensorDumps::TensorDumps(RankContext& ctx, const ProcessGroup& world, const ParallelContext& parallel,
+                         const Config& config, RankTrainer& trainer,
+                         std::function<void(const std::string& line)> tell)
+    : ctx_(ctx),
+      world_(world),
+      config_(config.checkpoint),
+      trainer_(trainer),
+      tell_(std::move(tell)),
+      probe_(ctx, config, parallel) {}
 
 void TensorDumps::after_gradients(int64_t iteration) {
+  for (const std::string& line : probe_.finish(ctx_, iteration)) tell_(line);
   if (is_due(config_.save, config_.save_wgrads_interval, iteration))
     save("wgrads", iteration, gradient_tensors(ctx_, trainer_));
 }

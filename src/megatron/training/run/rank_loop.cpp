@@ -80,7 +80,7 @@ class RankLoop {
                 .large = config_.ddp.check_for_large_grads},
                static_cast<uint64_t>(config_.rng.seed), layout_name(config_, parallel_), world),
         timeouts_(config_, world, kept_.steps),
-        dumps_(ctx, world, config_, trainer_, [this](const std::string& what) { tell(what); }),
+        dumps_(ctx, world, parallel_, config_, trainer_, [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {
     if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
   }
@@ -442,6 +442,7 @@ class RankLoop {
     const Rates rates = schedule_.at(state_.scheduled_samples());
     Gradients gradients;
     const auto compute = [&] {
+      dumps_.before_passes(state_.iteration + 1);
       gradients =
           trainer_.gradients(ctx_, *batches, {.iteration = state_.iteration, .batches = shares.batches()});
     };

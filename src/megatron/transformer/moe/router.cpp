@@ -246,10 +246,17 @@ Tensor Router::losses(RankContext& ctx, const Tensor& logits, const Routing& rou
 Router::Result Router::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                                const MicrobatchShare& share) {
   Tensor scores = logits(ctx, noisy(ctx, x, seq, share));
+  ctx.show(weight_.name, "input0", x);
+  ctx.show(weight_.name, "output0", scores);
   if (random_) scores = random_logits(ctx, scores, seq, share);
   Result result{.routing = route(ctx, scores, seq, share), .loss = {}};
   if (seq.routing_record && replay_layer_ >= 0)
     seq.routing_record->put(ctx, replay_layer_, share.begin, result.routing.experts);
+  if (ctx.probe) {
+    ctx.show(weight_.name, "experts", result.routing.experts);
+    ctx.show(weight_.name, "weight", weight_.value);
+    if (expert_bias_) ctx.show(weight_.name, "expert_bias", expert_bias_->value);
+  }
   // Where a layer is computed twice, only the pass that is recorded counts.
   if (seq.training && ctx.tape) {
     result.loss = losses(ctx, scores, result.routing, share);

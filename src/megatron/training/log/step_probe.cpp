@@ -1,0 +1,221 @@
+#include "megatron/training/log/step_probe.h"
+
+#include <filesystem>
+
+#include "megatron/base/json.h"
+#include "megatron/checkpoint/host_tensor.h"
+#include "megatron/checkpoint/safetensors.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+Tensor on_host(RankContext& ctx, const Tensor& value) {
+  Tensor result = host_tensor(value.shape(), value.dtype());
+  if (value.numel() > 0) ctx.to_host(value, result.raw());
+  return result;
+}
+
+Tensor as_host(RankContext& ctx, const Tensor& value, DType dtype) {
+  Tensor cast = ctx.empty(value.shape(), dtype, MemoryTag::Workspace);
+  if (value.numel() > 0) ctx.kernels->copy(ctx.kernel_context(), {value.detach(), cast});
+  return on_host(ctx, cast);
+}
+
+// "decoder.layers.0.mlp.linear_fc1" of its weight. Experts have one name less, as upstream.
+std::string module_of(std::string_view parameter) {
+  std::string name(parameter);
+  if (const size_t at = name.rfind('.'); at != std::string::npos) name.resize(at);
+  if (const size_t at = name.find(".experts.experts."); at != std::string::npos) name.erase(at, 8);
+  return name;
+}
+
+std::ofstream append_to(const std::string& path) {
+  std::ofstream file(path, std::ios::app | std::ios::binary);
+  require(file.good(), "{}: cannot be written", path);
+  return file;
+}
+
+// Writes a tensor's bytes behind those that are there; where they begin and end goes into the record.
+void put(const std::string& path, const Tensor& tensor, const char* what, int64_t& written, Json& record) {
+  auto file = append_to(path);
+  const auto bytes = static_cast<int64_t>(tensor.bytes());
+  file.write(static_cast<const char*>(tensor.raw()), bytes);
+  file.flush();
+  require(file.good(), "{}: cannot be written", path);
+  record[std::string(what) + "_offset"] = written;
+  record[std::string(what) + "_bytes"] = bytes;
+  Json shape = Json::array();
+  for (int64_t size : tensor.shape()) shape.push_back(size);
+  record[std::string(what) + "_shape"] = std::move(shape);
+  written += bytes;
+}
+
+}  // namespace
+
+// "decoder.layers.3.…", "mtp.layers.0.mtp_model_layer.…" or "mtp.layers.0.mtp_model_layer.layers.1.…".
+struct StepProbe::Place {
+  std::string block;
+  int64_t depth = -1, layer = 0;  // depth: of an MTP layer
+
+  static int64_t number_behind(std::string_view name, std::string_view word) {
+    const size_t at = name.find(word);
+    return at == std::string_view::npos ? 0 : std::atoll(std::string(name.substr(at + word.size())).c_str());
+  }
+  static Place of(std::string_view module) {
+    if (!module.starts_with("mtp.")) return {"decoder", -1, number_behind(module, "layers.")};
+    return {"mtp", number_behind(module, "mtp.layers."), number_behind(module, "mtp_model_layer.layers.")};
+  }
+  void into(Json& record) const {
+    record["block"] = block;
+    if (depth >= 0) record["mtp_idx"] = depth;
+    record["layer"] = layer;
+  }
+};
+
+StepProbe::StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel)
+    : ctx_(ctx), config_(config), parallel_(parallel) {}
+
+StepProbe::~StepProbe() {
+  if (ctx_.probe == this) ctx_.probe = nullptr;
+}
+
+bool StepProbe::is_due(int64_t interval, int64_t iteration) const {
+  return !config_.checkpoint.save.empty() && interval > 0 && iteration % interval == 0;
+}
+
+void StepProbe::begin(RankContext& ctx, int64_t iteration) {
+  const CheckpointConfig& c = config_.checkpoint;
+  const bool first_replica = parallel_.group(Axis::edp).rank() == 0;
+  activations_ = first_replica && is_due(c.save_activations_interval, iteration);
+  dgrads_ = first_replica && is_due(c.save_dgrads_interval, iteration);
+  const bool experts = config_.model.num_moe_experts > 0;
+  counts_ = experts && is_due(c.save_tokens_per_expert_interval, iteration);
+  const int64_t most = config_.logger.moe_routing_trace_max_training_iters;
+  traces_ = experts && !config_.logger.moe_routing_trace_path.empty() && (most == 0 || traced_ < most);
+  activation_tensors_.clear();
+  gradient_tensors_.clear();
+  rows_of_experts_.clear();
+  choices_.clear();
+  ctx.probe = activations_ || dgrads_ || counts_ || traces_ ? this : nullptr;
+}
+
+void StepProbe::see(RankContext& ctx, std::string_view parameter, std::string_view place,
+                    const Tensor& value) {
+  const std::string module = module_of(parameter);
+  // Where a layer is computed twice, only the pass that is recorded counts.
+  if (counts_ && place == "offsets" && ctx.tape && module.ends_with(".linear_fc1")) {
+    const auto offsets = ctx.to_vector<int32_t>(value);
+    std::vector<int64_t> rows;
+    for (size_t i = 1; i < offsets.size(); ++i) rows.push_back(offsets[i] - offsets[i - 1]);
+    rows_of_experts_[module].push_back(std::move(rows));
+  }
+  const bool router = module.ends_with(".router");
+  if (traces_ && router && ctx.tape) see_router(ctx, module, place, value);
+  if (place != "input0" && place != "output0" && place != "before_activation0") return;
+  const std::string key = module + "/" + std::string(place);
+  if (activations_) activation_tensors_[key] = on_host(ctx, value);
+  if (dgrads_ && ctx.tape && ctx.tracks(value))
+    ctx.tape->on_grad(value, [this, key](RankContext& c, const Tensor& grad) {
+      gradient_tensors_[key] = on_host(c, grad);
+      return grad;
+    });
+}
+
+void StepProbe::see_router(RankContext& ctx, const std::string& module, std::string_view place,
+                           const Tensor& value) {
+  const LoggerConfig& l = config_.logger;
+  if (place == "input0") {
+    seen_ = {.module = module};
+    if (l.moe_routing_trace_capture_hidden_states) seen_.hidden = as_host(ctx, value, DType::BF16);
+  } else if (place == "output0") {
+    if (l.moe_routing_trace_capture_logits) seen_.logits = as_host(ctx, value, DType::BF16);
+  } else if (place == "experts") {
+    seen_.experts = as_host(ctx, value, DType::I64);
+    choices_.push_back(std::exchange(seen_, {}));
+  } else if (l.moe_routing_trace_dump_weights && !router_state_.contains(module + "." + std::string(place))) {
+    router_state_[module + "." + std::string(place)] = as_host(ctx, value, DType::F32);
+  }
+}
+
+std::vector<std::string> StepProbe::finish(RankContext& ctx, int64_t iteration) {
+  ctx.probe = nullptr;
+  std::vector<std::string> told;
+  if (activations_) told.push_back(write("activations", iteration, activation_tensors_));
+  if (dgrads_) told.push_back(write("dgrads", iteration, gradient_tensors_));
+  if (counts_) write_counts(iteration);
+  if (traces_) write_trace(ctx, iteration);
+  return told;
+}
+
+std::string StepProbe::write(const char* what, int64_t iteration, Tensors& tensors) const {
+  const std::string folder = fmt::format("{}/{}/iter_{:07}", config_.checkpoint.save, what, iteration);
+  fs::create_directories(folder);
+  const auto rank = [&](Axis axis) { return parallel_.group(axis).rank(); };
+  write_safetensors(fmt::format("{}/mp_rank_{:02}_{:03}_{:03}.safetensors", folder, rank(Axis::tp),
+                                rank(Axis::pp), rank(Axis::ep)),
+                    {tensors.begin(), tensors.end()});
+  tensors.clear();
+  return "saved " + folder;
+}
+
+void StepProbe::write_counts(int64_t iteration) {
+  const std::string folder = config_.checkpoint.save + "/tokens_per_expert";
+  fs::create_directories(folder);
+  auto file = append_to(fmt::format("{}/rank{}.jsonl", folder, ctx_.rank));
+  for (const auto& [module, batches] : rows_of_experts_) {
+    Json record = Json::object();
+    record["iter"] = iteration;
+    Place::of(module).into(record);
+    Json list = Json::array();
+    for (const std::vector<int64_t>& rows : batches) {
+      Json one = Json::array();
+      for (int64_t count : rows) one.push_back(count);
+      list.push_back(std::move(one));
+    }
+    record["tpe"] = std::move(list);
+    file << record.dump() << "\n";
+  }
+  rows_of_experts_.clear();
+}
+
+void StepProbe::write_trace(RankContext& ctx, int64_t iteration) {
+  const std::string& folder = config_.logger.moe_routing_trace_path;
+  const auto path = [&](const char* name, const char* suffix) {
+    return fmt::format("{}/{}_rank{}.{}", folder, name, ctx.rank, suffix);
+  };
+  if (!std::exchange(opened_, true)) {  // a trace is that of one process
+    fs::create_directories(folder);
+    for (const std::string& old :
+         {path("router_trace", "jsonl"), path("hidden_states", "bin"), path("logits", "bin")})
+      fs::remove(old);
+  }
+  auto file = append_to(path("router_trace", "jsonl"));
+  for (const Choice& choice : choices_) {
+    Json record = Json::object();
+    record["step"] = iteration - 1;
+    record["stage"] = "pre_dispatch";
+    Place::of(choice.module).into(record);
+    record["rank"] = ctx.rank;
+    const int64_t tokens = choice.experts.size(0), k = choice.experts.size(1);
+    record["num_tokens"] = tokens;
+    record["topk"] = k;
+    if (choice.hidden) put(path("hidden_states", "bin"), choice.hidden, "hs", hidden_bytes_, record);
+    if (choice.logits) put(path("logits", "bin"), choice.logits, "logit", logits_bytes_, record);
+    const auto* experts = static_cast<const int64_t*>(choice.experts.raw());
+    Json rows = Json::array();
+    for (int64_t t = 0; t < tokens; ++t) {
+      Json row = Json::array();
+      for (int64_t i = 0; i < k; ++i) row.push_back(experts[t * k + i]);
+      rows.push_back(std::move(row));
+    }
+    record["top_indices"] = std::move(rows);
+    file << record.dump() << "\n";
+  }
+  choices_.clear();
+  if (traced_++ == 0 && !router_state_.empty())
+    write_safetensors(path("router_state", "safetensors"), {router_state_.begin(), router_state_.end()});
+}
+
+}  // namespace megatron

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "megatron/autograd/rank_context.h"
+#include "megatron/config/config.h"
+#include "megatron/parallel/parallel_context.h"
+
+namespace megatron {
+
+// What a rank shows of a step's passes to whoever looks into a run:
+//   --save-activations-interval, --save-dgrads-interval: inputs and outputs of linears, norms, routers and of
+//   the
+//     embedding in the last micro-batch, and their gradients, from the ranks of the first replica, in
+//     DIR/activations/iter_0000123/mp_rank_00_000_000.safetensors (tensor, pipeline and expert rank);
+//   --save-tokens-per-expert-interval: rows of a rank's experts by micro-batch, in
+//   DIR/tokens_per_expert/rank0.jsonl;
+//   --moe-routing-trace-path: what routers choose, in router_trace_rank0.jsonl of that folder, and sidecars.
+class StepProbe final : public TensorProbe {
+ public:
+  StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel);
+  ~StepProbe() override;
+
+  // Around the passes of `iteration`, from 1; begin() forgets what a pass before has left. finish() writes,
+  // and returns what, for the log.
+  void begin(RankContext& ctx, int64_t iteration);
+  std::vector<std::string> finish(RankContext& ctx, int64_t iteration);
+  void see(RankContext& ctx, std::string_view parameter, std::string_view place,
+           const Tensor& value) override;
+
+ private:
+  struct Place;  // of a module in the model
+  using Tensors = std::map<std::string, Tensor>;
+
+  bool is_due(int64_t interval, int64_t iteration) const;
+  void see_router(RankContext& ctx, const std::string& module, std::string_view place, const Tensor& value);
+  std::string write(const char* what, int64_t iteration, Tensors& tensors) const;
+  void write_counts(int64_t iteration);
+  void write_trace(RankContext& ctx, int64_t iteration);
+
+  RankContext& ctx_;
+  const Config& config_;
+  const ParallelContext& parallel_;
+  bool activations_ = false, dgrads_ = false, counts_ = false, traces_ = false;  // of the step that runs
+  Tensors activation_tensors_, gradient_tensors_;
+  std::map<std::string, std::vector<std::vector<int64_t>>> rows_of_experts_;  // by module, then micro-batch
+
+  struct Choice {
+    std::string module;
+    Tensor experts, hidden, logits;  // on the host; the latter two as bf16, where they are asked for
+  };
+  Choice seen_;  // of the router that is at work
+  std::vector<Choice> choices_;
+  Tensors router_state_;
+  int64_t traced_ = 0;  // steps of this process
+  bool opened_ = false;
+  int64_t hidden_bytes_ = 0, logits_bytes_ = 0;  // that were written
+};
+
+}  // namespace megatron
