@@ -65,6 +65,14 @@ TEST(TraceLog, KeepsToRanksAndTheEndOfTheRun) {
   EXPECT_EQ(seen.names.at("read batches"), 2 * 2);  // the two steps that there were
 }
 
+// Both listen to the same steps, of which there are two: each must leave the other as it found it.
+TEST(TraceLog, StandsBesideThePageOfMemory) {
+  const Seen alone = trace_of("--profile-step-end 3"),
+             both = trace_of("--profile-step-end 3 --record-memory-history");
+  EXPECT_EQ(alone.names, both.names);
+  EXPECT_EQ(alone.spans_of_rank, both.spans_of_rank);
+}
+
 // A page of the last profiled step: curves of every rank, what grew, and the tensors that stay.
 TEST(MemoryLog, WritesWhatAStepHeld) {
   const testing::TempDir dir;

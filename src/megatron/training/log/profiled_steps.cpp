@@ -18,8 +18,15 @@ void StepRecorder::start() {
 void StepRecorder::stop() {
   if (!listens_) return;
   stopped();
-  if (ctx_.tracer == this) ctx_.tracer = next_;
   listens_ = false;
+  if (ctx_.tracer == this) {
+    ctx_.tracer = next_;
+    return;
+  }
+  // One that began later may still listen, and must not tell this one any more.
+  for (auto* later = dynamic_cast<StepRecorder*>(ctx_.tracer); later;
+       later = dynamic_cast<StepRecorder*>(later->next_))
+    if (later->next_ == this) later->next_ = next_;
 }
 
 bool is_recorded(const ProfilingConfig& config, int64_t rank) {
