@@ -146,11 +146,15 @@ std::string render_svg(const Page& page) {
   out.text(kMargin, out.y, page.title, 18, " font-weight=\"bold\"");
   out.y += 18;
   if (!page.subtitle.empty()) out.text(kMargin, out.y, page.subtitle, 12, " fill=\"#555\"");
-  std::string tiles;
-  for (const Tile& tile : page.tiles)
-    tiles += fmt::format("{}{}: {}", tiles.empty() ? "" : "   ", tile.label, tile.value);
   out.y += 20;
-  out.text(kMargin, out.y, tiles, 11);
+  double x = kMargin;  // tiles in lines that end within the picture
+  for (const Tile& tile : page.tiles) {
+    const std::string words = fmt::format("{}: {}", tile.label, tile.value);
+    const double wide = 20 + 6.6 * static_cast<double>(words.size());
+    if (x > kMargin && x + wide > kWidth) x = kMargin, out.y += kRow - 4;
+    out.text(x, out.y, words, 11);
+    x += wide;
+  }
   for (const Table& table : page.tables) draw(out, table);
   for (const PageSection& section : page.sections)
     for (const Chart& chart : section.charts) std::visit([&](const auto& each) { draw(out, each); }, chart);

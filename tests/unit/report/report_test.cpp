@@ -194,5 +194,19 @@ TEST(Svg, DrawsBarsLanesAndTables) {
   EXPECT_EQ(sums("font-size=\"11\">4</text>"), 2u);
 }
 
+// As many lines as the tiles need: none runs out of the picture.
+TEST(Svg, BreaksLinesOfTiles) {
+  Page page;
+  page.title = "Plan";
+  for (int i = 0; i < 12; ++i) page.tiles.push_back({std::to_string(i), "what the number says"});
+  const std::string svg = render_svg(page), end = ">what the number says: ";
+  size_t tiles = 0;
+  for (size_t at = svg.find(end); at != std::string::npos; at = svg.find(end, at + 1), ++tiles) {
+    const size_t begin = svg.rfind("x=\"", at) + 3;
+    EXPECT_LT(std::stod(svg.substr(begin)) + 23 * 6.6, 960);
+  }
+  EXPECT_EQ(tiles, page.tiles.size());
+}
+
 }  // namespace
 }  // namespace megatron::report
