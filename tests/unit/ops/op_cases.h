@@ -28,6 +28,7 @@
 #include "megatron/ops/ssd.h"
 #include "megatron/ops/weight_rows.h"
 #include "megatron/ops/weight_tensor.h"
+#include "megatron/ops/wide_linear.h"
 
 namespace megatron::testing {
 
@@ -103,6 +104,11 @@ inline std::vector<OpCase> op_cases() {
        {{12, 16}},
        {{16}},
        [](C c, T x, W w) { return Tensors{ops::gated_activation(c, {}, x[0], w[0])}; }},
+      {"wide_linear",
+       {{12, 16}},
+       {{8, 16}},
+       [](C c, T x, W w) { return Tensors{ops::wide_linear(c, x[0], w[0])}; },
+       true},
       {"activated_linear",
        {{12, 32}},
        {{24, 16}, {24}},

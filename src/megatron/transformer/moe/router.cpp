@@ -11,6 +11,7 @@
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
 #include "megatron/ops/weight_tensor.h"
+#include "megatron/ops/wide_linear.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/layer_pattern.h"
 #include "megatron/transformer/moe/quantile_balancing.h"
@@ -108,14 +109,16 @@ Tensor Router::logits(RankContext& ctx, const Tensor& x) {
   DType dtype = x.dtype();
   if (dtype_ == RouterDType::fp64) dtype = DType::F64;
   if (dtype_ == RouterDType::fp32 && dtype != DType::F64) dtype = DType::F32;
+  const Weight weight = weight_.get(ctx);
   Tensor y;
-  if (dtype == x.dtype()) {
-    y = ops::linear(ctx, x, weight_.get(ctx), bias_ ? bias_->get(ctx) : Weight{});
-  } else {
-    y = ops::matmul(ctx, ops::cast(ctx, x, dtype), ops::weight_tensor(ctx, weight_.get(ctx), dtype),
+  if (dtype == x.dtype())
+    y = ops::linear(ctx, x, weight, bias_ ? bias_->get(ctx) : Weight{});
+  else if (dtype == DType::F32 && weight.value.dtype() == x.dtype())
+    y = ops::wide_linear(ctx, x, weight);
+  else
+    y = ops::matmul(ctx, ops::cast(ctx, x, dtype), ops::weight_tensor(ctx, weight, dtype),
                     {.transpose_b = true});
-    if (bias_) y = ops::add(ctx, y, ops::weight_tensor(ctx, bias_->get(ctx), dtype));
-  }
+  if (bias_ && dtype != x.dtype()) y = ops::add(ctx, y, ops::weight_tensor(ctx, bias_->get(ctx), dtype));
   return ops::cast(ctx, y, accumulation_dtype(dtype));
 }
 
