@@ -26,18 +26,24 @@ class AttachLossNode final : public Node {
   Tensor weight_;
 };
 
+// [units, experts]: the rows of each unit summed. Those of one alone need not be sorted.
+Tensor sum_of_units(RankContext& ctx, const Tensor& x, const AuxLossUnits& units) {
+  if (units.count == 1 && x.size(0) > 0) return ops::sum(ctx, x, 0, true);
+  return ops::scatter_add_rows(ctx, x, units.ids, units.count);
+}
+
 }  // namespace
 
 Tensor expert_load(RankContext& ctx, const Tensor& routing_map, const AuxLossUnits& units,
                    const ProcessGroup& group) {
-  Tensor load = ops::scatter_add_rows(ctx, routing_map, units.ids, units.count);
+  Tensor load = sum_of_units(ctx, routing_map, units);
   group.all_reduce(load).wait();
   return load;
 }
 
 Tensor load_balancing_loss(RankContext& ctx, const Tensor& scores, const Tensor& load,
                            const AuxLossUnits& units, double coefficient, int64_t k) {
-  Tensor sums = ops::scatter_add_rows(ctx, scores, units.ids, units.count);
+  Tensor sums = sum_of_units(ctx, scores, units);
   auto n = static_cast<double>(units.tokens);
   double factor =
       coefficient * static_cast<double>(scores.size(1)) / (static_cast<double>(k * units.count) * n * n);
