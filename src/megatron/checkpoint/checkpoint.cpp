@@ -44,12 +44,13 @@ class Save {
     guarded(world, [&] {
       agree(world, kNotSaved, [&] {
         step("snapshot");
-        snapshot.take(ctx, pieces(world.rank()));
+        snapshot.take(ctx, pieces(world.rank()), request_.change_order);
         return "";
       });
       return "";
     });
     request_.tensors.clear();
+    request_.change_order.clear();
   }
 
   // `write` gives what this rank wrote. Only the first rank learns what all of them did, for the index.

@@ -20,6 +20,7 @@ struct SaveRequest {
   TrainingState state;
   std::vector<ShardedTensor> tensors;                  // this rank's
   std::vector<CheckpointAsset> assets;                 // rank 0's are written
+  std::vector<std::vector<Tensor>> change_order;       // of the next update, for saves in the background
   std::function<void(std::string_view step)> on_step;  // told, on every rank, what is about to begin
 };
 
@@ -44,6 +45,9 @@ class AsyncSaver {
   bool busy() const { return job_ != nullptr; }
   // To be called before the tensors of the request change: the rank's stream waits for their copies.
   void before_change(RankContext& ctx) { snapshot_.hold_back(ctx); }
+  // Only before those of a group of the request's change_order do.
+  void before_change(RankContext& ctx, size_t group) { snapshot_.hold_back(ctx, group); }
+  bool holds_back() const { return snapshot_.holds_back(); }
   // The path of the checkpoint that was finished in this call; none while ranks are still writing, or nothing
   // is under way.
   std::optional<std::string> poll(const ProcessGroup& world);

@@ -1,6 +1,9 @@
 #include "megatron/optimizer/adam.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 
 namespace megatron {
 
@@ -24,8 +27,60 @@ AdamTensor Adam::tensor_of(size_t i, const Rates& rates) const {
 
 void Adam::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) {
   ++steps_;
+  std::vector<size_t> all(slices_.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  update_slices(ctx, all, rates, gradient_scale, gate);
+}
+
+// The largest slices come first, so that little is left to do behind the last wait.
+std::vector<std::vector<size_t>> Adam::slice_groups() const {
+  constexpr int64_t kGroups = 16;
+  std::vector<size_t> order(slices_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return slices_[i].value.numel(); });
+  int64_t all = 0, taken = 0;
+  for (const ParameterSlice& slice : slices_) all += slice.value.numel();
+  std::vector<std::vector<size_t>> groups(1);
+  for (const size_t i : order) {
+    if (taken * kGroups >= all && !groups.back().empty()) {
+      groups.emplace_back();
+      taken = 0;
+    }
+    groups.back().push_back(i);
+    taken += slices_[i].value.numel();
+  }
+  return groups;
+}
+
+ChangeGroups Adam::change_groups() const {
+  const std::vector<OptimizerTensor> all = state();
+  std::vector<std::vector<Tensor>> of_slice(slices_.size());
+  for (size_t i = 0; i < slices_.size(); ++i) of_slice[i].push_back(slices_[i].value);
+  for (const OptimizerTensor& entry : all)
+    append_changed(of_slice[static_cast<size_t>(entry.slice - slices_.data())], entry);
+  ChangeGroups groups;
+  for (const std::vector<size_t>& slices : slice_groups()) {
+    groups.emplace_back();
+    for (const size_t i : slices)
+      groups.back().insert(groups.back().end(), of_slice[i].begin(), of_slice[i].end());
+  }
+  return groups;
+}
+
+void Adam::step_by_groups(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale,
+                          const Tensor& gate, const std::function<void(size_t group)>& before) {
+  ++steps_;
+  const std::vector<std::vector<size_t>> groups = slice_groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    before(group);
+    update_slices(ctx, groups[group], rates, gradient_scale, gate);
+  }
+}
+
+void Adam::update_slices(RankContext& ctx, std::span<const size_t> slices, const Rates& rates,
+                         const Tensor& gradient_scale, const Tensor& gate) const {
   std::map<Rate, std::vector<AdamTensor>> groups;
-  for (size_t i = 0; i < slices_.size(); ++i) {
+  for (const size_t i : slices) {
     const Rate rate{lr_of(slices_[i], rates), lr_scale(slices_[i]) * options_.epsilon};
     if (scaled(i))
       update_scaled(ctx, i, tensor_of(i, rates), rate, gradient_scale, gate);

@@ -22,6 +22,9 @@ class Adam final : public Optimizer {
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
             const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state() const override;
+  ChangeGroups change_groups() const override;
+  void step_by_groups(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate,
+                      const std::function<void(size_t group)>& before) override;
 
  private:
   // Of tensors of one rate.
@@ -31,6 +34,10 @@ class Adam final : public Optimizer {
   };
   bool scaled(size_t i) const { return scaled_first_[i] || scaled_second_[i] || half_masters_[i]; }
   AdamTensor tensor_of(size_t i, const Rates& rates) const;
+  // Slices of about as many elements each.
+  std::vector<std::vector<size_t>> slice_groups() const;
+  void update_slices(RankContext& ctx, std::span<const size_t> slices, const Rates& rates,
+                     const Tensor& gradient_scale, const Tensor& gate) const;
   void update(RankContext& ctx, std::span<const AdamTensor> tensors, const Rate& rate,
               const Tensor& gradient_scale, const Tensor& gate) const;
   void update_scaled(RankContext& ctx, size_t i, AdamTensor tensor, const Rate& rate,

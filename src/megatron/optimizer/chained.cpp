@@ -18,6 +18,27 @@ std::vector<OptimizerTensor> ChainedOptimizer::state() const {
   return all;
 }
 
+ChangeGroups ChainedOptimizer::change_groups() const {
+  ChangeGroups all;
+  for (const auto& part : parts_)
+    for (std::vector<Tensor>& group : part->change_groups()) all.push_back(std::move(group));
+  return all;
+}
+
+void ChainedOptimizer::step_by_groups(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale,
+                                      const Tensor& gate, const std::function<void(size_t group)>& before) {
+  size_t first = 0;  // of the part
+  for (auto& part : parts_) {
+    size_t groups = 0;
+    part->step_by_groups(ctx, rates, gradient_scale, gate, [&](size_t group) {
+      groups = group + 1;
+      before(first + group);
+    });
+    first += groups;
+  }
+  ++steps_;
+}
+
 void ChainedOptimizer::begin_load(RankContext& ctx) {
   for (auto& part : parts_) part->begin_load(ctx);
 }

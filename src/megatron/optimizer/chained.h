@@ -14,6 +14,9 @@ class ChainedOptimizer final : public Optimizer {
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale = {},
             const Tensor& gate = {}) override;
   std::vector<OptimizerTensor> state() const override;
+  ChangeGroups change_groups() const override;
+  void step_by_groups(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate,
+                      const std::function<void(size_t group)>& before) override;
   void multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) override;
   void begin_load(RankContext& ctx) override;
   void read_parameters(RankContext& ctx) override;

@@ -79,6 +79,12 @@ std::vector<OptimizerTensor> HostOptimizer::state() const {
   return list;
 }
 
+ChangeGroups HostOptimizer::change_groups() const {
+  ChangeGroups groups(1);
+  for (const ParameterSlice& slice : device_) groups[0].push_back(slice.value);
+  return groups;
+}
+
 // What split masters add to the parameters depends on these.
 void HostOptimizer::begin_load(RankContext& ctx) {
   read_values(ctx);

@@ -19,6 +19,7 @@ class HostOptimizer final : public Optimizer {
 
   void step(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale, const Tensor& gate) override;
   std::vector<OptimizerTensor> state() const override;
+  ChangeGroups change_groups() const override;  // of the device: all at once
   void multiply(RankContext& ctx, const Parameter& parameter, const Tensor& factors) override;
   void begin_load(RankContext& ctx) override;
   void read_parameters(RankContext& ctx) override;

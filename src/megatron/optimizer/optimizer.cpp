@@ -56,6 +56,27 @@ std::vector<ParameterSlice> Optimizer::master_slices() const {
   return result;
 }
 
+ChangeGroups Optimizer::change_groups() const {
+  std::vector<Tensor> all;
+  for (const ParameterSlice& slice : slices_) all.push_back(slice.value);
+  for (const OptimizerTensor& entry : state()) append_changed(all, entry);
+  return {std::move(all)};
+}
+
+void Optimizer::step_by_groups(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale,
+                               const Tensor& gate, const std::function<void(size_t group)>& before) {
+  before(0);
+  step(ctx, rates, gradient_scale, gate);
+}
+
+void Optimizer::append_changed(std::vector<Tensor>& list, const OptimizerTensor& entry) {
+  if (entry.tensor) list.push_back(entry.tensor);
+  if (!entry.packed) return;
+  const PackedValues& values = entry.packed->values;
+  list.insert(list.end(), values.parts.begin(), values.parts.end());
+  if (values.scale) list.push_back(values.scale);
+}
+
 void Optimizer::append_masters(std::vector<OptimizerTensor>& list) const {
   for (size_t i = 0; i < slices_.size(); ++i) {
     OptimizerTensor entry{"master", &slices_[i], masters_[i]};

@@ -29,6 +29,9 @@ struct Rates {
   std::optional<double> weight_decay = {};  // empty: the optimizer's own
 };
 
+// Tensors that an update changes one group after the other.
+using ChangeGroups = std::vector<std::vector<Tensor>>;
+
 // How parameters differ in their rates. An empty function: all are alike.
 struct ParameterGroups {
   std::function<double(const Parameter&)> lr_scale = {};  // a factor of the learning rate
@@ -60,6 +63,12 @@ class Optimizer {
                     const Tensor& gate = {}) = 0;
   // For checkpoints, in place: what is written into a tensor is the state from then on.
   virtual std::vector<OptimizerTensor> state() const = 0;
+  // The tensors that step_by_groups() changes, in groups in the order in which it does: values and state.
+  virtual ChangeGroups change_groups() const;
+  // step(), which calls `before` with the number of a group before it changes anything of that: where
+  // something else still reads these tensors, it waits there.
+  virtual void step_by_groups(RankContext& ctx, const Rates& rates, const Tensor& gradient_scale,
+                              const Tensor& gate, const std::function<void(size_t group)>& before);
   // Before state() is filled by a load that has set the parameters.
   virtual void begin_load(RankContext& /*ctx*/) {}
   // Scales the rows of a parameter by factors [local rows, 1], before its new values are published; passes
@@ -90,6 +99,7 @@ class Optimizer {
   void append_masters(std::vector<OptimizerTensor>& list) const;
   void append(std::vector<OptimizerTensor>& list, std::string_view kind, std::span<const Tensor> tensors,
               std::span<const ScaledState> scaled = {}) const;  // those that are defined
+  static void append_changed(std::vector<Tensor>& list, const OptimizerTensor& entry);
   // The value that is updated, in the masters' dtype: itself, or a copy that set_wide() takes back.
   Tensor wide_value(RankContext& ctx, size_t i) const;
   void set_wide(RankContext& ctx, size_t i, const Tensor& wide);

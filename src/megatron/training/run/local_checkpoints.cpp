@@ -97,7 +97,8 @@ LocalCheckpoints::~LocalCheckpoints() {
   if (job_ && job_->thread.joinable()) job_->thread.join();
 }
 
-void LocalCheckpoints::save(const TrainingState& state, std::span<const ShardedTensor> tensors, bool async) {
+void LocalCheckpoints::save(const TrainingState& state, std::span<const ShardedTensor> tensors, bool async,
+                            std::span<const std::vector<Tensor>> order) {
   finish();
   if (options_.fully_parallel)
     update_plan(
@@ -106,7 +107,7 @@ void LocalCheckpoints::save(const TrainingState& state, std::span<const ShardedT
   Share own{world_.rank(), state, {}, {}};
   agree(world_, kNotSaved, [&] {
     own.plan = options_.fully_parallel ? plans_.plan : whole_share(own.owner, describe(tensors));
-    snapshot_.take(ctx_, own_pieces(own.owner, tensors, own.plan));
+    snapshot_.take(ctx_, own_pieces(own.owner, tensors, own.plan), order);
     return "";
   });
   job->set = broadcast_text(world_, local_set_name(state.iteration, fresh_number(state.iteration)), 0);

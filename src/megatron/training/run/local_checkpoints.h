@@ -37,10 +37,15 @@ class LocalCheckpoints {
 
   // Copies the tensors to host memory, sends copies to others, and writes, in the background where `async`. A
   // save under way is finished first. An Error on all ranks where one of them fails.
-  void save(const TrainingState& state, std::span<const ShardedTensor> tensors, bool async);
+  // `order`: see Snapshot.
+  void save(const TrainingState& state, std::span<const ShardedTensor> tensors, bool async,
+            std::span<const std::vector<Tensor>> order = {});
   bool busy() const { return job_ != nullptr; }
-  // To be called before the tensors change.
-  void before_change() { snapshot_.hold_back(ctx_); }
+  bool holds_back() const { return snapshot_.holds_back(); }
+  // To be called before the tensors change, or those of a group do.
+  void before_change(std::optional<size_t> group = {}) {
+    group ? snapshot_.hold_back(ctx_, *group) : snapshot_.hold_back(ctx_);
+  }
   // The iteration whose save was finished in this call; older sets are deleted then.
   std::optional<int64_t> poll();
   std::optional<int64_t> finish();  // waits

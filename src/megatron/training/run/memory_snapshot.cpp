@@ -8,20 +8,24 @@
 namespace megatron {
 
 void MemorySnapshot::keep(RankContext& ctx, std::span<const ShardedTensor> tensors,
-                          const TrainingState& state) {
+                          const TrainingState& state, std::span<const std::vector<Tensor>> order) {
   Copy& copy = copies_[next_];
   copy.iteration = -1;
   std::vector<OwnChunk> pieces;
   for (const ShardedTensor& tensor : tensors) pieces.push_back({tensor.name, tensor.tensor, tensor.packed});
-  copy.memory.take(ctx, pieces);
+  copy.memory.take(ctx, pieces, order);
   copy.shards = describe(tensors);
   copy.state = state;
   copy.iteration = state.iteration;
   next_ = 1 - next_;
 }
 
-void MemorySnapshot::before_change(RankContext& ctx) {
-  for (Copy& copy : copies_) copy.memory.hold_back(ctx);
+bool MemorySnapshot::holds_back() const {
+  return copies_[0].memory.holds_back() || copies_[1].memory.holds_back();
+}
+
+void MemorySnapshot::before_change(RankContext& ctx, std::optional<size_t> group) {
+  for (Copy& copy : copies_) group ? copy.memory.hold_back(ctx, *group) : copy.memory.hold_back(ctx);
 }
 
 int64_t MemorySnapshot::newest() const { return std::max(copies_[0].iteration, copies_[1].iteration); }

@@ -13,9 +13,12 @@ namespace megatron {
 class MemorySnapshot {
  public:
   // Copies what a checkpoint would hold. On a GPU the copies run beside the next step, up to its update.
-  void keep(RankContext& ctx, std::span<const ShardedTensor> tensors, const TrainingState& state);
-  // To be called before the tensors change.
-  void before_change(RankContext& ctx);
+  // `order`: see Snapshot.
+  void keep(RankContext& ctx, std::span<const ShardedTensor> tensors, const TrainingState& state,
+            std::span<const std::vector<Tensor>> order = {});
+  bool holds_back() const;
+  // To be called before the tensors change, or those of a group do.
+  void before_change(RankContext& ctx, std::optional<size_t> group = {});
 
   int64_t newest() const;  // iteration; -1: there is nothing
   // Drops copies of other iterations than the one that the run goes on from: steps that are computed again

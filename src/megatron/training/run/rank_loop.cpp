@@ -463,11 +463,11 @@ class RankLoop {
       if (verdict != RerunMachine::Verdict::go_on) return verdict;
     }
     if (!frozen) dumps_.after_gradients(state_.iteration + 1);
-    checkpoints_.before_update();
-    if (memory_) memory_->before_change(ctx_);
+    const RankTrainer::BeforeChange before = before_change();
+    if (frozen && before) before({});
     const StepReport step =
         frozen ? StepReport{.loss = trainer_.evaluate(ctx_, *batches, shares.batches()), .terms = {}}
-               : trainer_.update(ctx_, gradients, rates);
+               : trainer_.update(ctx_, gradients, rates, before);
     ++state_.iteration;
     check_finite(step);
     dumps_.after_update(state_.iteration);
@@ -506,6 +506,15 @@ class RankLoop {
     announce_with_timers(RunEvent::step_end, logged ? std::exchange(timed_, 0) : 0);
     view_.report = nullptr;
     return RerunMachine::Verdict::go_on;
+  }
+
+  // What waits for copies of this state before it changes; empty where nothing is being copied.
+  RankTrainer::BeforeChange before_change() {
+    if (!checkpoints_.holds_back() && !(memory_ && memory_->holds_back())) return {};
+    return [this](std::optional<size_t> group) {
+      checkpoints_.before_change(group);
+      if (memory_) memory_->before_change(ctx_, group);
+    };
   }
 
   // " (rank 0: the gradient of …)", where it is found.

@@ -275,7 +275,7 @@ std::optional<TrainState> RunCheckpoints::restore(MemorySnapshot& memory) {
 }
 
 void RunCheckpoints::keep(MemorySnapshot& memory, const TrainState& progress) {
-  memory.keep(ctx_, checkpoint_tensors(trainer_), training_state(progress));
+  memory.keep(ctx_, checkpoint_tensors(trainer_), training_state(progress), change_order());
 }
 
 // Ranks try the same one together; where some rank finds damage, all go to the next.
@@ -460,7 +460,7 @@ bool RunCheckpoints::save_locally(const TrainState& progress) {
     TrainingState state = training_state(progress);
     state.base = base();
     const bool async = config_.checkpoint.async_save;
-    local_->save(state, checkpoint_tensors(trainer_, config_.checkpoint.save_optim), async);
+    local_->save(state, checkpoint_tensors(trainer_, config_.checkpoint.save_optim), async, change_order());
     begun = true;
     return async ? std::nullopt : local_->finish();
   });
@@ -493,9 +493,16 @@ BaseCheckpoint RunCheckpoints::base() const {
   return {std::stoll(text.substr(0, blank)), text.substr(blank + 1)};
 }
 
-void RunCheckpoints::before_update() {
-  saver_.before_change(ctx_);
-  if (local_) local_->before_change();
+bool RunCheckpoints::holds_back() const { return saver_.holds_back() || (local_ && local_->holds_back()); }
+
+void RunCheckpoints::before_change(std::optional<size_t> group) {
+  group ? saver_.before_change(ctx_, *group) : saver_.before_change(ctx_);
+  if (local_) local_->before_change(group);
+}
+
+// On the CPU copies are complete before anything changes.
+ChangeGroups RunCheckpoints::change_order() const {
+  return ctx_.device.is_cpu() ? ChangeGroups() : trainer_.optimizer().change_groups();
 }
 
 TrainingState RunCheckpoints::training_state(const TrainState& progress) {
@@ -522,6 +529,7 @@ SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress)
   request.state.config = config_.to_json();
   if (!persistent) request.state.base = base();
   request.assets = assets_;
+  if (config_.checkpoint.async_save) request.change_order = change_order();
   return request;
 }
 

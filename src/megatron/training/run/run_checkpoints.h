@@ -59,8 +59,10 @@ class RunCheckpoints {
   bool save(const TrainState& progress);
   // Once an iteration: publishes what was written in the background by all ranks.
   void poll();
-  // Before each update of parameters: on a GPU, what is being saved is copied first.
-  void before_update();
+  // Whether what is being saved is yet to be copied, on a GPU, before the next update may change it.
+  bool holds_back() const;
+  // Before an update changes anything, or a group of what the optimizer changes: its copies come first.
+  void before_change(std::optional<size_t> group);
   // Waits for what is being written and saves what --save does not have yet: the run ends. An Error where
   // that fails.
   void finish(const TrainState& progress);
@@ -98,6 +100,7 @@ class RunCheckpoints {
   bool save_locally(const TrainState& progress);
   void attempt_local(const std::function<std::optional<int64_t>()>& save);
   BaseCheckpoint base() const;
+  ChangeGroups change_order() const;
   void finish_saver();
   void attempt(Begun begun, const std::function<void()>& save);
   void published(const std::string& path);

@@ -386,7 +386,8 @@ void RankTrainer::clip_mtp_layers(RankContext& ctx, const Gradients& gradients, 
   }
 }
 
-StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, const Rates& rates) {
+StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, const Rates& rates,
+                               const BeforeChange& before) {
   const TraceRange range(ctx.tracer, "update");
   Tensor norm = gradients.norm;
   if (gradients.mtp_norm) {  // what is no number closes the gate
@@ -406,7 +407,12 @@ StepReport RankTrainer::update(RankContext& ctx, const Gradients& gradients, con
       if (gradients.factor)
         ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, scale, gradients.factor, scale});
     }
-    optimizer_->step(ctx, rates, scale, gate);
+    if (before) {
+      optimizer_->step_by_groups(ctx, rates, scale, gate, before);
+      before({});
+    } else {
+      optimizer_->step(ctx, rates, scale, gate);
+    }
     if (qk_clip_) qk_clip_->clip(ctx, *optimizer_, gate);
   }
   for (ModelChunk* chunk : model_.chunks()) chunk->update_expert_bias(ctx, gate);

@@ -56,9 +56,13 @@ class RankTrainer {
               const TrainerOptions& options = {});
 
   // The two halves of a step on this replica's micro-batches. gradients() may be called again instead of
-  // update(): nothing else has changed. update() changes nothing where loss or gradients are not finite.
+  // update(): nothing else has changed. update() changes nothing where loss or gradients are not finite. It
+  // calls `before` with each of the optimizer's change_groups() before that changes, and with none before
+  // anything else does.
+  using BeforeChange = std::function<void(std::optional<size_t> group)>;
   Gradients gradients(RankContext& ctx, std::span<const Batch> batches, const StepKey& key);
-  StepReport update(RankContext& ctx, const Gradients& gradients, const Rates& rates);
+  StepReport update(RankContext& ctx, const Gradients& gradients, const Rates& rates,
+                    const BeforeChange& before = {});
   // Both, of the iteration after the optimizer's last step.
   StepReport step(RankContext& ctx, std::span<const Batch> batches, const Rates& rates);
   // The mean loss of micro-batches, without learning from them. `all`: micro-batches of all replicas; 0: all
