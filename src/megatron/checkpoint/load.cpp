@@ -61,18 +61,11 @@ std::string checksum_of_mapped(std::span<const std::byte> bytes) {
 std::string chunk_damage(const SafetensorsFile& file, const SafetensorsEntry& entry,
                          const StoredChunk& chunk) {
   if (chunk.checksum.empty()) return {};
-  const std::string found = checksum_of_mapped(file.bytes(entry));
-  if (found == chunk.checksum) return {};
-  return fmt::format("{}: its checksum is {}, not {}: its contents have changed", entry.name, found,
-                     chunk.checksum);
+  return checksum_damage(entry.name, checksum_of_mapped(file.bytes(entry)), chunk.checksum);
 }
 
 std::string header_damage(const SafetensorsFile& file, const StoredFile& stored) {
-  if (stored.header_checksum.empty()) return {};
-  const std::string found = checksum_of(file.header());
-  if (found == stored.header_checksum) return {};
-  return fmt::format("{}: its header's checksum is {}, not {}: its contents have changed", stored.name, found,
-                     stored.header_checksum);
+  return checksum_damage(stored.name + ": its header", checksum_of(file.header()), stored.header_checksum);
 }
 
 // A file holds what the index says it does.
@@ -102,6 +95,11 @@ void check_contents(const SafetensorsFile& contents, const CheckpointIndex& inde
 
 }  // namespace
 
+std::string checksum_damage(std::string_view what, const std::string& found, const std::string& expected) {
+  if (expected.empty() || found == expected) return {};
+  return fmt::format("{}: its checksum is {}, not {}: its contents have changed", what, found, expected);
+}
+
 CheckpointIndex read_index(const std::string& directory, IndexScope scope) {
   const std::string path = directory + "/index.json";
   try {
@@ -126,13 +124,18 @@ CheckpointReader::CheckpointReader(const std::string& path, bool verify, IndexSc
     throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged:{}", path_, problems.text()));
 }
 
+DamagedCheckpoint CheckpointReader::damaged(const std::string& damage) const {
+  return DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {}", path_, damage));
+}
+
+DamagedCheckpoint CheckpointReader::damaged(int file, const std::string& damage) const {
+  return damaged(fmt::format("{}: {}", index_.files[static_cast<size_t>(file)].name, damage));
+}
+
 const SafetensorsFile& CheckpointReader::file(int index) {
   auto found = files_.find(index);
   if (found != files_.end()) return found->second;
   const StoredFile& stored = index_.files[static_cast<size_t>(index)];
-  const auto damaged = [&](const std::string& damage) {
-    return DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {}", path_, damage));
-  };
   std::optional<SafetensorsFile> opened;
   try {
     opened.emplace(path_ + "/" + stored.name);
@@ -174,12 +177,10 @@ const SafetensorsEntry& CheckpointReader::entry(const StoredTensor& tensor, cons
   const std::string key = piece_key(tensor, chunk.box);
   const SafetensorsEntry* found = file(chunk.file).find(key);
   if (!found)
-    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {} has no {}", path_,
-                                        index_.files[static_cast<size_t>(chunk.file)].name, key));
+    throw damaged(fmt::format("{} has no {}", index_.files[static_cast<size_t>(chunk.file)].name, key));
   if (found->dtype != tensor.dtype || !(found->shape == chunk.box.extent))
-    throw DamagedCheckpoint(
-        fmt::format("the checkpoint {} is damaged: {} is {}{} there, but {}{} in the index", path_, key,
-                    found->dtype, found->shape, tensor.dtype, chunk.box.extent));
+    throw damaged(fmt::format("{} is {}{} there, but {}{} in the index", key, found->dtype, found->shape,
+                              tensor.dtype, chunk.box.extent));
   return *found;
 }
 
@@ -193,9 +194,7 @@ void CheckpointReader::verify_chunk(const StoredTensor& tensor, const StoredChun
   if (!verify_ || !verified_.insert(&chunk).second) return;
   const SafetensorsFile& contents = file(chunk.file);
   const std::string damage = chunk_damage(contents, contents.at(piece_key(tensor, chunk.box)), chunk);
-  if (!damage.empty())
-    throw DamagedCheckpoint(fmt::format("the checkpoint {} is damaged: {}: {}", path_,
-                                        index_.files[static_cast<size_t>(chunk.file)].name, damage));
+  if (!damage.empty()) throw damaged(chunk.file, damage);
 }
 
 Problems verify_checkpoint(const std::string& directory,
@@ -215,9 +214,8 @@ Problems verify_checkpoint(const std::string& directory,
     if (progress) progress(file);
     const std::string path = directory + "/" + file.name;
     const std::string found = file.checksum.empty() ? "" : checksum_of_file(path);
-    if (found != file.checksum) {
-      problems.add("{}: its checksum is {}, not {}: its contents have changed", file.name, found,
-                   file.checksum);
+    if (const std::string damage = checksum_damage(file.name, found, file.checksum); !damage.empty()) {
+      problems.add("{}", damage);
     } else if (file.name.ends_with(".safetensors")) {
       try {
         const SafetensorsFile contents(path);

@@ -16,6 +16,10 @@ class DamagedCheckpoint : public ConfigError {
   using ConfigError::ConfigError;
 };
 
+// What is wrong with `what`, whose checksum was found to be another than the expected one; empty where it is
+// not, or none was made.
+std::string checksum_damage(std::string_view what, const std::string& found, const std::string& expected);
+
 // A checkpoint on the disk, read by mapping: whatever the layout it was saved under, a rank reads just the
 // slices that it holds. One reader per rank.
 class CheckpointReader {
@@ -42,6 +46,8 @@ class CheckpointReader {
  private:
   const SafetensorsFile& file(int index);
   const SafetensorsEntry& entry(const StoredTensor& tensor, const StoredChunk& chunk);
+  DamagedCheckpoint damaged(const std::string& damage) const;
+  DamagedCheckpoint damaged(int file, const std::string& damage) const;
   void check_fit(std::span<const LoadPart> parts) const;
   void verify_chunk(const StoredTensor& tensor, const StoredChunk& chunk);
 

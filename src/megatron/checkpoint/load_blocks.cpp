@@ -149,12 +149,8 @@ class LoadBlocks {
   }
 
   void compare(const Sum& sum) const {
-    const std::string found = sum.checksum.hex();
-    if (found == sum.chunk->checksum) return;
-    throw DamagedCheckpoint(fmt::format(
-        "the checkpoint {} is damaged: {}: {}: its checksum is {}, not {}: its contents have changed",
-        reader_.path_, reader_.index_.files[static_cast<size_t>(sum.chunk->file)].name, sum.entry->name,
-        found, sum.chunk->checksum));
+    const std::string damage = checksum_damage(sum.entry->name, sum.checksum.hex(), sum.chunk->checksum);
+    if (!damage.empty()) throw reader_.damaged(sum.chunk->file, damage);
   }
 
   CheckpointReader& reader_;
