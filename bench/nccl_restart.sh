@@ -140,6 +140,17 @@ by_hand() {
   fi
 }
 
+# The first four steps of the pp run again, without a fault: what came back after the throw, in the same layout, is what was there.
+undisturbed() {
+  processes calm 40 "${llama[@]}" -pp 2 --train-iters 7 --exit-interval 4 --metrics "$work/calm.metrics"
+  if [[ -s $work/calm.metrics ]] && diff <(losses "$work/pp.metrics" | head -4) <(losses "$work/calm.metrics") >"$work/differences"; then
+    echo "pp: losses and norms behind the throw are those of a run without it, bit for bit"
+  else
+    fault "pp: losses behind the throw are not those of a run without it"
+    head -8 "$work/differences"
+  fi
+}
+
 for each in "${cases[@]}"; do
   if ((SECONDS > limit)); then
     fault "$each is left out: $SECONDS s have passed"
@@ -156,6 +167,7 @@ for each in "${cases[@]}"; do
     pp)
       processes pp 75 "${llama[@]}" "${metrics[@]}" -pp 2 --train-iters 7 --inject-fault throw@1:2,kill@3:5
       tell pp 7 2
+      undisturbed
       ;;
     tp)
       processes tp 90 "${llama[@]}" "${metrics[@]}" -tp 2 --train-iters 7 --inject-fault throw@1:2,kill@3:5

@@ -27,4 +27,13 @@ void copy_from_host(RankContext& ctx, const Tensor& source, const Tensor& target
   }
 }
 
+void queue_from_host(RankContext& ctx, const Tensor& source, const Tensor& target) {
+  if (target.device().is_cpu() || !source.is_contiguous()) return copy_from_host(ctx, source, target);
+  if (source.numel() == 0) return;
+  const bool as_it_is = source.dtype() == target.dtype() && target.is_contiguous();
+  const Tensor moved = as_it_is ? target : ctx.empty(source.shape(), source.dtype(), MemoryTag::Workspace);
+  ctx.runtime->copy_from_host_async(moved.raw(), source.raw(), source.bytes(), ctx.stream.native());
+  if (!as_it_is) ctx.kernels->copy(ctx.kernel_context(), {moved, target});
+}
+
 }  // namespace megatron

@@ -21,15 +21,6 @@ std::optional<int64_t> run_of(const Shape& shape, const Box& box) {
   return begin;
 }
 
-// A block in host memory that stays until the rank's stream has read it.
-void copy_block(RankContext& ctx, const Tensor& block, const Tensor& target) {
-  if (target.device().is_cpu()) return copy_from_host(ctx, block, target);
-  const bool as_it_is = block.dtype() == target.dtype() && target.is_contiguous();
-  const Tensor moved = as_it_is ? target : ctx.empty(block.shape(), block.dtype(), MemoryTag::Workspace);
-  ctx.runtime->copy_from_host_async(moved.raw(), block.raw(), block.bytes(), ctx.stream.native());
-  if (!as_it_is) ctx.kernels->copy(ctx.kernel_context(), {moved, target});
-}
-
 }  // namespace
 
 // The blocks that fill tensors, in the order of these. Where checksums are compared, all bytes of a chunk are
@@ -99,8 +90,8 @@ class LoadBlocks {
           block.target = static_cast<std::byte*>(view.raw());
       if (!block.target)
         block.use = [this, i, target, dtype = entry.dtype](const std::byte* data) {
-          copy_block(ctx_, Tensor::wrap(const_cast<std::byte*>(data), target.extent, dtype),
-                     box_of(tensors_[i], target));
+          queue_from_host(ctx_, Tensor::wrap(const_cast<std::byte*>(data), target.extent, dtype),
+                          box_of(tensors_[i], target));
         };
       add(std::move(block), sum, begin);
     }

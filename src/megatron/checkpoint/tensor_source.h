@@ -14,6 +14,8 @@ struct TensorSource {
   std::function<void(RankContext& ctx, const ShardedTensor& part)> read;
   // Fills many, one after the other, faster than single ones can be; empty: it does not know how.
   std::function<void(RankContext& ctx, std::span<const LoadPart> parts)> read_many = {};
+  // Fills what is packed as it was kept; false where it is not held in that form. Empty: nothing is.
+  std::function<bool(RankContext& ctx, const ShardedTensor& part)> read_packed = {};
   std::vector<CheckpointAsset> assets;
   std::function<void(const StoredTensor& tensor)> on_tensor = {};  // told what is about to be copied
   bool padded_vocabulary = false;  // embeddings and output layers may have more rows than there are tokens

@@ -13,11 +13,51 @@ namespace {
 
 using Shards = std::vector<ShardDescription>;
 
-// A tensor that this rank has, of its own or received.
-struct Piece {
+// A tensor that this rank has, of its own or received. What is packed is unpacked where somebody asks for its
+// values, not where it goes back as it is.
+class Piece {
+ public:
+  Piece(ShardSpec shard, OwnChunk chunk) : shard(std::move(shard)), chunk(std::move(chunk)) {}
+
+  const Tensor& values() {
+    if (!values_) values_ = host_values(chunk);
+    return values_;
+  }
+
   ShardSpec shard;
-  Tensor tensor;
+  OwnChunk chunk;
+
+ private:
+  Tensor values_;
 };
+using Pieces = std::map<std::string, std::vector<Piece>>;
+
+bool same_place(const ShardSpec& a, const ShardSpec& b) {
+  return a.global_shape == b.global_shape && a.local_shape == b.local_shape &&
+         std::ranges::equal(a.blocks, b.blocks, [](const ShardBlock& x, const ShardBlock& y) {
+           return x.global_offset == y.global_offset && x.local_offset == y.local_offset &&
+                  x.extent == y.extent;
+         });
+}
+
+// Fills a packed tensor from one of the same place and form; false where there is none.
+bool copy_packed(RankContext& ctx, const std::vector<Piece>& pieces, const ShardedTensor& part) {
+  const PackedValues& target = *part.packed;
+  for (const Piece& piece : pieces) {
+    if (!piece.chunk.packed || !same_place(piece.shard, part.shard)) continue;
+    const PackedValues& kept = *piece.chunk.packed;
+    const auto alike = [](const Tensor& a, const Tensor& b) {
+      return a.defined() == b.defined() && (!a || (a.dtype() == b.dtype() && a.shape() == b.shape()));
+    };
+    if (kept.unpack != target.unpack || !std::ranges::equal(kept.parts, target.parts, alike) ||
+        !alike(kept.scale, target.scale))
+      continue;
+    for (size_t i = 0; i < kept.parts.size(); ++i) queue_from_host(ctx, kept.parts[i], target.parts[i]);
+    if (kept.scale) queue_from_host(ctx, kept.scale, target.scale);
+    return true;
+  }
+  return false;
+}
 
 // A box of a tensor that one rank sends another, out of one of its pieces.
 struct Delivery {
@@ -99,7 +139,7 @@ std::vector<Shards> gather_shards(const ProcessGroup& world, const Shards& own) 
 
 // Sends what the plan says, of `own` pieces; gives what came, in the order of the plan.
 std::vector<Tensor> exchange(const ProcessGroup& world, const std::vector<Delivery>& deliveries,
-                             std::span<const Tensor> own) {
+                             std::span<Piece* const> own) {
   const auto ranks = static_cast<size_t>(world.size());
   std::vector<int64_t> send(ranks, 0), receive(ranks, 0);
   for (const Delivery& delivery : deliveries) {
@@ -119,7 +159,7 @@ std::vector<Tensor> exchange(const ProcessGroup& world, const std::vector<Delive
   for (const Delivery& delivery : deliveries) {
     if (delivery.from != world.rank()) continue;
     const Tensor packed = Tensor::wrap(at, delivery.box.extent, delivery.dtype);
-    copy_host(box_of(own[delivery.piece], {delivery.source_offset, delivery.box.extent}), packed);
+    copy_host(box_of(own[delivery.piece]->values(), {delivery.source_offset, delivery.box.extent}), packed);
     at += delivery.bytes();
   }
   world.all_to_all(out, in, send, receive).wait();
@@ -144,16 +184,22 @@ std::optional<TensorSource> assemble(const ProcessGroup& world, const HeldState&
   const std::vector<Shards> held = gather_shards(world, own.shards);
   const auto deliveries = plan_deliveries(held, gather_shards(world, needs_of(own.shards, wanted)));
   if (!deliveries) return {};
-  const auto pieces = std::make_shared<std::map<std::string, std::vector<Piece>>>();
-  for (size_t i = 0; i < own.shards.size(); ++i)
-    (*pieces)[own.shards[i].name].push_back({own.shards[i].shard, own.tensors[i]});
+  const auto pieces = std::make_shared<Pieces>();
+  std::vector<std::pair<std::vector<Piece>*, size_t>> places;
+  for (size_t i = 0; i < own.shards.size(); ++i) {
+    std::vector<Piece>& of_name = (*pieces)[own.shards[i].name];
+    places.emplace_back(&of_name, of_name.size());
+    of_name.emplace_back(own.shards[i].shard, own.chunks[i]);
+  }
   if (!deliveries->empty()) {
-    const std::vector<Tensor> received = exchange(world, *deliveries, own.tensors);
+    std::vector<Piece*> held_here;
+    for (const auto& [list, at] : places) held_here.push_back(&(*list)[at]);
+    const std::vector<Tensor> received = exchange(world, *deliveries, held_here);
     size_t next = 0;
     for (const Delivery& delivery : *deliveries)
       if (delivery.to == world.rank())
-        (*pieces)[delivery.name].push_back(
-            {box_shard(delivery.global_shape, delivery.box), received[next++]});
+        (*pieces)[delivery.name].emplace_back(box_shard(delivery.global_shape, delivery.box),
+                                              OwnChunk{delivery.name, received[next++]});
   }
   TensorSource source;
   source.path = name;
@@ -170,14 +216,17 @@ std::optional<TensorSource> assemble(const ProcessGroup& world, const HeldState&
   const std::string text = broadcast_text(world, told.to_json().dump(), static_cast<int>(teller));
   source.state = CheckpointIndex::from_json(Json::parse(text, source.path), source.path).state;
   source.read = [pieces](RankContext& ctx, const ShardedTensor& part) {
-    const std::vector<Piece>& all = (*pieces)[part.name];
+    std::vector<Piece>& all = (*pieces)[part.name];
     std::vector<ShardSpec> sources;
     for (const Piece& piece : all) sources.push_back(piece.shard);
     for (const Transfer& transfer : plan_transfers(sources, {&part.shard, 1}).transfers)
-      copy_from_host(
-          ctx,
-          box_of(all[static_cast<size_t>(transfer.source)].tensor, {transfer.source_offset, transfer.extent}),
-          box_of(part.tensor, {transfer.target_offset, transfer.extent}));
+      queue_from_host(ctx,
+                      box_of(all[static_cast<size_t>(transfer.source)].values(),
+                             {transfer.source_offset, transfer.extent}),
+                      box_of(part.tensor, {transfer.target_offset, transfer.extent}));
+  };
+  source.read_packed = [pieces](RankContext& ctx, const ShardedTensor& part) {
+    return copy_packed(ctx, (*pieces)[part.name], part);
   };
   return source;
 }

@@ -253,10 +253,10 @@ HeldState LocalCheckpoints::read_shares(const std::string& set, const std::vecto
       for (const StoredTensor& tensor : reader.index().tensors)
         for (const StoredChunk& piece : tensor.pieces) {
           part.shards.push_back({tensor.name, tensor.dtype, box_shard(tensor.shape, piece.box)});
-          part.tensors.push_back(reader.chunk(tensor, piece));
+          part.chunks.push_back({tensor.name, reader.chunk(tensor, piece)});
         }
       held.shards.insert(held.shards.end(), part.shards.begin(), part.shards.end());
-      held.tensors.insert(held.tensors.end(), part.tensors.begin(), part.tensors.end());
+      held.chunks.insert(held.chunks.end(), part.chunks.begin(), part.chunks.end());
       held.state = reader.state();
       taken.insert(share.owner);
     } catch (const DamagedCheckpoint& error) {

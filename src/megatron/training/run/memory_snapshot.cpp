@@ -66,7 +66,8 @@ std::optional<TensorSource> MemorySnapshot::restore(const ProcessGroup& world, i
   if (Copy* const copy = find(iteration)) {
     own.shards = copy->shards;
     own.state = copy->state;
-    for (const OwnChunk& chunk : copy->memory.copies()) own.tensors.push_back(host_values(chunk));
+    const std::span<const OwnChunk> copies = copy->memory.copies();
+    own.chunks.assign(copies.begin(), copies.end());
   }
   return assemble(world, own, wanted, fmt::format("the copy of iteration {} in memory", iteration));
 }

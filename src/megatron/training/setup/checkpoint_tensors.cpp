@@ -152,15 +152,8 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
   std::ranges::stable_sort(tensors, {}, &ShardedTensor::name);
   std::vector<LoadPart> parameters, states;
   for (ShardedTensor& tensor : tensors) {
-    if (tensor.packed) {  // with the first of its pieces
-      const auto [first, last] = packed.equal_range(tensor.name);
-      for (auto found = first; found != last; ++found)
-        add_packed(ctx, states, *found->second, tensor.shard.global_shape, options.packed_at_once);
-      packed.erase(first, last);
-    } else {
-      const bool of_run = tensor.name.starts_with("optimizer.") || tensor.name.starts_with("fp8.history.");
-      (of_run ? states : parameters).push_back({tensor, tensor.dtype()});
-    }
+    const bool of_run = tensor.name.starts_with("optimizer.") || tensor.name.starts_with("fp8.history.");
+    if (!tensor.packed) (of_run ? states : parameters).push_back({tensor, tensor.dtype()});
   }
   source.load(ctx, parameters);
   trainer.values_written(ctx);
@@ -168,6 +161,17 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
     optimizer.read_parameters(ctx);
   else
     optimizer.begin_load(ctx);
+  const auto known_as_packed = [&](const ShardedTensor& tensor) {
+    return source.read_packed && source.read_packed(ctx, tensor);
+  };
+  for (ShardedTensor& tensor : tensors) {
+    if (!tensor.packed || known_as_packed(tensor)) continue;
+    // All of its name, with the first of the pieces that are not held as they are.
+    const auto [first, last] = packed.equal_range(tensor.name);
+    for (auto found = first; found != last; ++found)
+      add_packed(ctx, states, *found->second, tensor.shard.global_shape, options.packed_at_once);
+    packed.erase(first, last);
+  }
   source.load(ctx, states);
   if (known) trainer.fp8_history()->use(ctx);
   return report;
