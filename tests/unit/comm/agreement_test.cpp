@@ -4,6 +4,7 @@
 #include <future>
 
 #include "megatron/base/error.h"
+#include "megatron/comm/processes/host_collectives.h"
 #include "megatron/comm/processes/process_backend.h"
 #include "unit/comm/scripted_transport.h"
 
@@ -206,6 +207,52 @@ TEST(Inquiry, ALossIsNoticedWhileOthersAreAsked) {
   const std::string told = zero.reduce();
   others.join();
   expect_contains(told, {"cannot end: a rank is gone: missing ranks 1 2; held up by rank 1\n"});
+}
+
+// Two ranks of a process doubt. What one of them waits for comes after all; the other's doubt still counts
+// from its beginning.
+TEST(Inquiry, ADoubtThatEndsLeavesTheOthersAsTheyWere) {
+  const auto script = std::make_shared<ScriptedTransport::Script>();
+  const auto world = std::make_shared<ProcessWorld>(
+      std::make_shared<Wire>(std::make_unique<ScriptedTransport>(0, 2, script), 1ms),
+      Generation{.processes = {0, 1}, .reserve = {}, .world = 4}, 2, 10min);
+  world->begin_run();
+  world->set_timeout(0, 400ms);
+  world->set_timeout(1, 400ms);
+  const auto begin = std::chrono::steady_clock::now();
+  std::string told[2];
+  const auto receive = [&](int rank, int from) {
+    float value = 0;
+    try {
+      process_world_group(world, rank).recv(Tensor::wrap(&value, {1}, DType::F32), from).wait();
+    } catch (const CommError& error) {
+      told[rank] = error.what();
+    }
+  };
+  std::thread first([&] { receive(0, 2); }), second([&] { receive(1, 3); });
+  // Both have asked ahead of their time-outs and again behind them; answers do not come for two seconds.
+  script->wait_until_sent(FrameKind::Question, 2, 2);
+  script->wait_until_sent(FrameKind::Question, 3, 2);
+  const auto doubted = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(300ms);
+  float value = 1;
+  const CommRequest request{
+      .kind = CommKind::Recv, .output = Tensor::wrap(&value, {1}, DType::F32), .peer = 3};
+  script->delivers(1,
+                   {.phase = kMessagePhase,
+                    .from = 3,
+                    .to = 1,
+                    .group = world->world_group(1)->id,
+                    .signature = signature_of(request)},
+                   value);
+  second.join();
+  first.join();
+  EXPECT_EQ(told[1], "");
+  expect_contains(told[0], {"did not end within 0.4 s: missing ranks 2"});
+  ASSERT_TRUE(world->noticed());
+  EXPECT_LT(*world->noticed(), doubted + 200ms);
+  EXPECT_GT(*world->noticed(), begin + 300ms);
+  script->says(1, {.kind = FrameKind::Goodbye, .from = 1}, "");
 }
 
 // Process 2 aborts and dies before all others hear of it. They hear the reason from those that return.

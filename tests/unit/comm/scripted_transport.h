@@ -26,6 +26,13 @@ class ScriptedTransport final : public Transport {
         receiver.frame(process, make_frame(head, nullptr, text, std::make_shared<FramePool>()));
       });
     }
+    void delivers(int process, FrameHead head, float value) {
+      std::lock_guard lock(mutex);
+      head.payload = sizeof value;
+      events.emplace_back([=](const Receiver& receiver) {
+        receiver.frame(process, make_frame(head, &value, "", std::make_shared<FramePool>()));
+      });
+    }
     void loses(int process) {
       std::lock_guard lock(mutex);
       events.emplace_back([=](const Receiver& receiver) { receiver.lost(process, "the test says so"); });

@@ -272,13 +272,11 @@ void ProcessWorld::abort_locked(const std::string& reason, bool tell_others) {
 }
 
 void ProcessWorld::reject(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock) {
-  notice();
+  const auto begun = std::chrono::steady_clock::now();
   const std::string reason = tell_missing(op, what, inquiry, lock);
+  if (!aborted_ && (op.done || op.running)) return;  // meanwhile
+  noticed_ = std::min(noticed_.value_or(begun), begun);
   if (aborted_) throw CommAborted(reason_);  // meanwhile, for an earlier reason
-  if (op.done || op.running) {               // meanwhile
-    if (died_.empty()) noticed_.reset();
-    return;
-  }
   abort_locked(reason, true);
   throw PeerLost(reason);
 }
