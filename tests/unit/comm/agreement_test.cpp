@@ -209,6 +209,22 @@ TEST(Inquiry, ALossIsNoticedWhileOthersAreAsked) {
   expect_contains(told, {"cannot end: a rank is gone: missing ranks 1 2; held up by rank 1\n"});
 }
 
+// Rank 0 waits for process 2, which is stopped, when process 1 dies, for whom nobody waits.
+TEST(Inquiry, ADeathEndsWaitsForOthers) {
+  auto shortest = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < 5 && shortest > 500ms; ++i) {
+    RankZero zero(10min);
+    zero.script->stops(2);
+    zero.script->loses(1);
+    const auto begin = std::chrono::steady_clock::now();
+    expect_contains(zero.receive_from(2), {"cannot end: a rank is gone: missing ranks 2",
+                                           "rank 2 did not come; its process is stopped",
+                                           "the process of rank 1 has died; the test says so"});
+    shortest = std::min(shortest, std::chrono::steady_clock::now() - begin);
+  }
+  EXPECT_LT(shortest, 500ms);
+}
+
 // Two ranks of a process doubt. What one of them waits for comes after all; the other's doubt still counts
 // from its beginning.
 TEST(Inquiry, ADoubtThatEndsLeavesTheOthersAsTheyWere) {

@@ -7,12 +7,6 @@
 #include "megatron/comm/processes/process_world.h"
 
 namespace megatron {
-namespace {
-
-// How long answers are waited for once a rank is gone.
-constexpr auto kGraceAfterLoss = std::chrono::milliseconds(200);
-
-}  // namespace
 
 std::string ProcessWorld::last_heard(int world_rank) const {
   const auto heard = heard_.find(world_rank);
@@ -90,7 +84,7 @@ void ProcessWorld::inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all,
   inquiry.answers.clear();
   std::optional<Patience> haste;
   const auto hurries = [&] {
-    if (!haste && lacks_gone_rank(op)) haste.emplace(kGraceAfterLoss);
+    if (!haste && (lacks_gone_rank(op) || is_doomed())) haste.emplace(kGraceAfterLoss);
     return haste.has_value();
   };
   const auto ends = [&] { return aborted_ || op.done || (hurries() && (all || haste->over())); };
@@ -148,6 +142,9 @@ std::string ProcessWorld::tell_missing(const ProcessOp& op, const std::string& w
     else if (culprit)
       text += fmt::format("\n  rank {} waits for nobody; {}", rank, answer.text);
   }
+  for (const int rank : died_)
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end())
+      text += fmt::format("\n  the process of rank {} has died; {}", rank, answers_[rank].text);
   return fmt::format("{} #{} on {} {}: missing ranks {}\n  rank {} called {}{}",
                      describe(CommCall(op.request)), op.sequence, tell_group(*op.group), what,
                      tell_ranks(missing, culprits), op.group->world_rank(), tell_call(op.request), text);

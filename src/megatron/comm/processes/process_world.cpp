@@ -219,7 +219,7 @@ void ProcessWorld::wait(const OpPtr& op) {
       if (op->done) break;
       throw CommAborted(reason_);
     }
-    if (!op->running && lacks_gone_rank(*op)) {
+    if (!op->running && (lacks_gone_rank(*op) || is_doomed())) {
       reject(*op, "cannot end: a rank is gone", inquiry, lock);
       continue;
     }
@@ -227,11 +227,13 @@ void ProcessWorld::wait(const OpPtr& op) {
       self.wake.wait(lock, [&] { return !op->running; });
       continue;
     }
-    self.wake.wait_until(lock, asked ? patience.next() : std::min(patience.next(), before_asking.next()));
+    auto until = asked ? patience.next() : std::min(patience.next(), before_asking.next());
+    if (first_death_) until = std::min(until, *first_death_ + kGraceAfterLoss);
+    self.wake.wait_until(lock, until);
     if (op->done || op->running || aborted_) continue;
     // Those who do not answer are known when the time is over, and not waited for then.
     if (before_asking.over() && !std::exchange(asked, true)) inquire(*op, inquiry, &patience, lock);
-    if (lacks_gone_rank(*op)) continue;
+    if (lacks_gone_rank(*op) || is_doomed()) continue;
     if (patience.over() && !op->done && !op->running && !aborted_)
       reject(*op, fmt::format("did not end within {:.1f} s", static_cast<double>(timeout.count()) / 1e3),
              inquiry, lock);
@@ -290,7 +292,7 @@ void ProcessWorld::begin_run() {
   Lock lock(mutex_);
   ++run_;
   died_.merge(died_between_runs_);
-  if (!died_.empty()) notice();
+  if (!died_.empty()) note_death();
 }
 
 // The rank may return because the world was aborted by a process that died before all others heard of it.
@@ -307,7 +309,7 @@ void ProcessWorld::mark_lost(int process, const std::string& why) {
     (has_ended(rank) ? died_between_runs_ : died_).insert(rank);
     answers_[rank] = {{}, why};
   }
-  if (!died_.empty()) notice();
+  if (!died_.empty()) note_death();
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
@@ -369,6 +371,11 @@ void ProcessWorld::note_done(const ProcessGroupState& group, uint64_t entry) {
 std::optional<std::chrono::steady_clock::time_point> ProcessWorld::noticed() {
   Lock lock(mutex_);
   return noticed_;
+}
+
+void ProcessWorld::note_death() {
+  notice();
+  if (!first_death_) first_death_ = std::chrono::steady_clock::now();
 }
 
 void ProcessWorld::notice() {

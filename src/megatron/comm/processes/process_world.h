@@ -82,6 +82,8 @@ class ProcessWorld {
 
  private:
   static constexpr std::chrono::milliseconds kGrace{2000};  // for answers of processes in trouble
+  // The same once a rank is gone, and for whoever lacks it to end the world.
+  static constexpr std::chrono::milliseconds kGraceAfterLoss{200};
 
   using Lock = std::unique_lock<std::mutex>;
   // Which frame: group, receiver, number, phase, sender. Messages have a phase of their own, apart from
@@ -142,6 +144,10 @@ class ProcessWorld {
   bool has_answered(int world_rank) const;
   bool is_stopped(int world_rank) const;
   bool lacks_gone_rank(const ProcessOp& op) const;  // which will not come any more
+  // A rank has died, and nobody has ended the world yet: all may wait for another one, which is stopped.
+  bool is_doomed() const {
+    return first_death_ && std::chrono::steady_clock::now() - *first_death_ >= kGraceAfterLoss;
+  }
   bool is_culprit(int world_rank, const Answer& answer, const Inquiry& inquiry) const;
   Answer answer_of(int world_rank, const std::string& group, bool in_haste);
   void inquire(const ProcessOp& op, Inquiry& inquiry, Patience* all, Lock& lock);
@@ -152,6 +158,7 @@ class ProcessWorld {
   std::vector<int> missing_of(const ProcessOp& op) const;
   void abort_locked(const std::string& reason, bool tell_others);
   void notice();
+  void note_death();
   // Stops the world and throws, unless the operation ends while others are asked.
   void reject(const ProcessOp& op, const std::string& what, Inquiry& inquiry, Lock& lock);
   void mark_lost(int process, const std::string& why);
@@ -173,7 +180,7 @@ class ProcessWorld {
   std::map<int, Heard> heard_;     // by world rank
   bool aborted_ = false;
   std::string reason_;
-  std::optional<std::chrono::steady_clock::time_point> noticed_;
+  std::optional<std::chrono::steady_clock::time_point> noticed_, first_death_;  // the latter: of died_
 };
 
 }  // namespace megatron
