@@ -63,4 +63,23 @@ std::string find_largest_gradient(RankContext& ctx, const ProcessGroup& world, R
   return text;
 }
 
+void require_finite(RankContext& ctx, const ProcessGroup& world, RankTrainer& trainer, const Config& config,
+                    int64_t iteration, const StepReport& step) {
+  const auto culprit = [&]() -> std::string {
+    const std::string found = find_not_finite(ctx, world, trainer);
+    return found.empty() ? "" : fmt::format(" ({})", found);
+  };
+  if (config.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
+    fail(
+        "iteration {}: the loss is not finite ({}){}; a lower learning rate may help, "
+        "--no-check-for-nan-in-loss-and-grad skips such updates",
+        iteration, step.loss, culprit());
+  // In fp16 that is an overflow, which a smaller loss scale mends.
+  if (config.ddp.check_for_nan_in_grad && !config.precision.fp16 && !std::isfinite(step.grad_norm))
+    fail(
+        "iteration {}: the gradient is not finite (norm {}, loss {}){}; a lower learning rate or --clip-grad "
+        "may help, ddp.check_for_nan_in_grad=false skips such updates",
+        iteration, step.grad_norm, step.loss, culprit());
+}
+
 }  // namespace megatron

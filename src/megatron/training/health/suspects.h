@@ -15,4 +15,9 @@ std::string find_not_finite(RankContext& ctx, const ProcessGroup& world, RankTra
 // The gradient with the largest norm of all ranks, for a loss or norm far above those before.
 std::string find_largest_gradient(RankContext& ctx, const ProcessGroup& world, RankTrainer& trainer);
 
+// An Error where loss or gradients of a step are not finite and the settings do not go on without its update:
+// it says which rank's they are, as find_not_finite() does.
+void require_finite(RankContext& ctx, const ProcessGroup& world, RankTrainer& trainer, const Config& config,
+                    int64_t iteration, const StepReport& step);
+
 }  // namespace megatron

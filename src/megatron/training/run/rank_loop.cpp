@@ -469,7 +469,7 @@ class RankLoop {
         frozen ? StepReport{.loss = trainer_.evaluate(ctx_, *batches, shares.batches()), .terms = {}}
                : trainer_.update(ctx_, gradients, rates, before);
     ++state_.iteration;
-    check_finite(step);
+    require_finite(ctx_, world_, trainer_, config_, state_.iteration, step);
     dumps_.after_update(state_.iteration);
     kept_.reached = std::max(kept_.reached, state_.iteration);
     state_.consumed_samples += batch;
@@ -517,30 +517,9 @@ class RankLoop {
     };
   }
 
-  // " (rank 0: the gradient of …)", where it is found.
-  std::string culprit() {
-    const std::string found = find_not_finite(ctx_, world_, trainer_);
-    return found.empty() ? "" : fmt::format(" ({})", found);
-  }
-
   void tell_suspects() {
     const std::string broken = find_not_finite(ctx_, world_, trainer_);
     tell(broken.empty() ? find_largest_gradient(ctx_, world_, trainer_) : "not finite: " + broken);
-  }
-
-  void check_finite(const StepReport& step) {
-    if (config_.rerun_state_machine.check_for_nan_in_loss && !std::isfinite(step.loss))
-      fail(
-          "iteration {}: the loss is not finite ({}){}; a lower learning rate may help, "
-          "--no-check-for-nan-in-loss-and-grad skips such updates",
-          state_.iteration, step.loss, culprit());
-    // In fp16 that is an overflow, which a smaller loss scale mends.
-    if (config_.ddp.check_for_nan_in_grad && !config_.precision.fp16 && !std::isfinite(step.grad_norm))
-      fail(
-          "iteration {}: the gradient is not finite (norm {}, loss {}){}; a lower learning rate or "
-          "--clip-grad "
-          "may help, ddp.check_for_nan_in_grad=false skips such updates",
-          state_.iteration, step.grad_norm, step.loss, culprit());
   }
 
   // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
