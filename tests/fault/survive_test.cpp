@@ -366,6 +366,18 @@ TEST(Restart, AReplicaShrinks) {
   }
 }
 
+// A stage dies out, and with it its state, so that the run begins anew. What is lost to the next fault counts
+// from there, not from where the run had been before.
+TEST(Restart, WhatIsComputedAgainIsCountedOnce) {
+  std::vector<double> seconds;
+  std::vector<Segment> told;
+  survive(
+      kStages, 24, "kill@6:3,kill@7:5,kill@1:16,throw@2:10", [](const auto&) {}, seconds, &told);
+  ASSERT_EQ(told.size(), 2U);  // those before iteration 16 do not count any more
+  EXPECT_EQ(told[0].from, 0);
+  EXPECT_GE(told[1].from, 9);
+}
+
 // With a process in reserve nothing shrinks: it takes the dead one's place, and what that held. The first
 // rank's place comes with the lock of --save, which a process that was stopped still has.
 TEST(Restart, AReserveStepsIn) {

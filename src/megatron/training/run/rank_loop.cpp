@@ -137,8 +137,9 @@ class RankLoop {
     if (!restarted()) return checkpoints_.load();
     TrainState state = load_again();
     // By any rank: this one may have been in reserve.
-    const double reached = all_reduce_max({static_cast<double>(kept_.reached)})[0];
-    again_ = std::max<int64_t>(0, static_cast<int64_t>(reached) - state.iteration);
+    const double stood_at = all_reduce_max({static_cast<double>(kept_.iteration)})[0];
+    again_ = std::max<int64_t>(0, static_cast<int64_t>(stood_at) - state.iteration);
+    kept_.iteration = state.iteration;
     return state;
   }
 
@@ -471,6 +472,7 @@ class RankLoop {
     ++state_.iteration;
     require_finite(ctx_, world_, trainer_, config_, state_.iteration, step);
     dumps_.after_update(state_.iteration);
+    kept_.iteration = state_.iteration;
     kept_.reached = std::max(kept_.reached, state_.iteration);
     state_.consumed_samples += batch;
     if (step.update != Update::taken) state_.without_update += batch;

@@ -112,7 +112,10 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
         state.fault = first_line(error.what());
       }
     else {
-      for (RankMemory& rank : state.ranks) rank.snapshot.forget();  // the others go on without it
+      for (RankMemory& rank : state.ranks) {  // the others go on without it
+        rank.snapshot.forget();
+        rank.iteration = -1;
+      }
       if (!launch.wait_in_reserve()) return;
       state.fault = "another process failed";
       state.noticed = std::chrono::steady_clock::now();

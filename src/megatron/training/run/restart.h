@@ -32,7 +32,8 @@ struct RankMemory {
   MemorySnapshot snapshot;
   StepTimes steps;
   std::set<std::string> lock_holders;  // processes of this run that have locked --save, or may have
-  int64_t reached = -1;                // the last iteration that was made
+  int64_t iteration = -1;  // of the state that the rank trained on last; -1: it was in reserve since
+  int64_t reached = -1;    // the last that was made, also where the run has gone back since
 };
 
 // What outlives the generations of a run, of a process.
