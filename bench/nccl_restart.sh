@@ -38,7 +38,9 @@ export NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_MAX_NCHANNELS=${NCCL_MAX_NCHAN
 
 common=(--device "$device" --comm "$comm" --mock-data --micro-batch-size 1 --attention-dropout 0 --hidden-dropout 0 --log-interval 1
   --inprocess-restart --inprocess-heartbeat-interval 0.2 --inprocess-heartbeat-timeout 2 --distributed-timeout-minutes 1)
-tiny=(--recipe tiny/llama --train-iters 16 --global-batch-size 8 -tp 2 --inprocess-soft-timeout 3)
+# Split masters, which come back from memory as they are; kernels without atomics, as results are compared bit for bit.
+tiny=(--recipe tiny/llama --train-iters 16 --global-batch-size 8 -tp 2 --inprocess-soft-timeout 3 model.params_dtype=bf16
+  --use-precision-aware-optimizer --deterministic-mode)
 llama=(--num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 32 --group-query-attention
   --num-query-groups 8 --kv-channels 64 --swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope
   model.vocab_size=128256 --seq-length 1024 --max-position-embeddings 1024 --bf16 --grad-reduce-in-bf16 --lr 1e-4
@@ -140,17 +142,6 @@ by_hand() {
   fi
 }
 
-# The first four steps of the pp run again, without a fault: what came back after the throw, in the same layout, is what was there.
-undisturbed() {
-  processes calm 40 "${llama[@]}" -pp 2 --train-iters 7 --exit-interval 4 --metrics "$work/calm.metrics"
-  if [[ -s $work/calm.metrics ]] && diff <(losses "$work/pp.metrics" | head -4) <(losses "$work/calm.metrics") >"$work/differences"; then
-    echo "pp: losses and norms behind the throw are those of a run without it, bit for bit"
-  else
-    fault "pp: losses behind the throw are not those of a run without it"
-    head -8 "$work/differences"
-  fi
-}
-
 for each in "${cases[@]}"; do
   if ((SECONDS > limit)); then
     fault "$each is left out: $SECONDS s have passed"
@@ -167,7 +158,6 @@ for each in "${cases[@]}"; do
     pp)
       processes pp 75 "${llama[@]}" "${metrics[@]}" -pp 2 --train-iters 7 --inject-fault throw@1:2,kill@3:5
       tell pp 7 2
-      undisturbed
       ;;
     tp)
       processes tp 90 "${llama[@]}" "${metrics[@]}" -tp 2 --train-iters 7 --inject-fault throw@1:2,kill@3:5

@@ -59,5 +59,40 @@ TEST(RankLaunch, ProcessesWithOtherDataAreRefused) {
       EXPECT_NE(text.find("dataset."), std::string::npos) << text;
 }
 
+// A fault ends a generation. The next one computes with the same libraries' state and in the same memory.
+TEST(RankLaunch, DevicesOutliveGenerations) {
+  Config config;
+  config.run.device = DeviceChoice::cpu;
+  config.run.ranks = 2;
+  const LaunchPlace place;
+  Launch launch(launch_options(config, place));
+  std::vector<KeptDevice> kept(2);
+  std::chrono::steady_clock::time_point failed;
+  const DeviceRuntime* runtimes[2] = {};
+  uint64_t allocations[2] = {};
+  const auto generation = [&](bool fails) {
+    run_generation(
+        launch, config, place, Log(),
+        [&](RankContext& ctx, const ProcessGroup& world) {
+          const auto rank = static_cast<size_t>(world.rank());
+          const Tensor large = ctx.zeros({1 << 16}, DType::F32);
+          EXPECT_EQ(&ctx.stream.runtime(), ctx.runtime.get());
+          const uint64_t now = ctx.allocator->statistics().device_allocations;
+          if (runtimes[rank]) {
+            EXPECT_EQ(ctx.runtime.get(), runtimes[rank]);
+            EXPECT_EQ(now, allocations[rank]) << "memory was taken again";
+          }
+          runtimes[rank] = ctx.runtime.get();
+          allocations[rank] = now;
+          world.barrier();
+          if (fails) throw Error("a planted fault");
+        },
+        failed, kept);
+  };
+  EXPECT_THROW(generation(true), Error);
+  launch.rendezvous({});
+  generation(false);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -33,6 +33,34 @@ void keep_flight_record(const DistConfig& dist, int rank, const ProcessGroup& wo
   }
 }
 
+// Gives a context what its rank kept, and keeps that again when the rank leaves.
+class DeviceKeeper {
+ public:
+  DeviceKeeper(RankContext& ctx, KeptDevice* kept) : ctx_(ctx), kept_(kept) {
+    if (!kept_ || !kept_->runtime) return;
+    ctx_.stream = Stream(kept_->runtime);
+    ctx_.allocator = kept_->allocator;
+    ctx_.runtime = kept_->runtime;
+    ctx_.allocator->reset_peaks();
+  }
+  ~DeviceKeeper() {
+    if (!kept_) return;
+    try {
+      ctx_.stream.synchronize();  // what was freed is free for the next one's stream, too
+      ctx_.allocator->abandon_capture();
+      *kept_ = {ctx_.runtime, ctx_.allocator};
+    } catch (...) {  // of a device that has failed
+      *kept_ = {};
+    }
+  }
+  DeviceKeeper(const DeviceKeeper&) = delete;
+  DeviceKeeper& operator=(const DeviceKeeper&) = delete;
+
+ private:
+  RankContext& ctx_;
+  KeptDevice* kept_;
+};
+
 }  // namespace
 
 DeviceType device_type(const Config& config) { return device_of(config, 0).type; }
@@ -59,7 +87,7 @@ LaunchOptions launch_options(const Config& config, const LaunchPlace& place) {
 
 void run_generation(Launch& launch, const Config& config, const LaunchPlace& place, const Log& log,
                     const std::function<void(RankContext&, const ProcessGroup& world)>& fn,
-                    std::chrono::steady_clock::time_point& failed) {
+                    std::chrono::steady_clock::time_point& failed, std::span<KeptDevice> kept) {
   const auto ranks = static_cast<int>(config.run.ranks);
   const int threads = std::max(1, available_cores() / (ranks * place.processes_here));
   std::once_flag told;
@@ -68,6 +96,7 @@ void run_generation(Launch& launch, const Config& config, const LaunchPlace& pla
       // A process keeps its GPUs, whatever its ranks are called in this generation.
       const int place_of_rank = place.process * ranks + rank % ranks;
       RankContext ctx(device_of(config, place_of_rank), threads, rank);
+      const DeviceKeeper keeper(ctx, kept.empty() ? nullptr : &kept[static_cast<size_t>(rank % ranks)]);
       if (place.processes > 1) require_same_settings(config, world);
       world.attach(ctx);
       fn(ctx, world);

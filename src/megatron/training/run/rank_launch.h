@@ -23,10 +23,17 @@ void run_on_ranks(const Config& config, const LaunchPlace& place, const Log& log
 // How the processes and threads of a run are connected.
 LaunchOptions launch_options(const Config& config, const LaunchPlace& place);
 
+// What a rank computes with that outlives a generation: handles and plans of libraries, which take a while to
+// make, and memory that nobody uses.
+struct KeptDevice {
+  std::shared_ptr<DeviceRuntime> runtime;  // null: there was none yet, or it has failed
+  std::shared_ptr<Allocator> allocator;
+};
+
 // Does so on a launch whose processes may change, for one generation of them. `failed` becomes the moment
-// when this process first knew of a fault.
+// when this process first knew of a fault. `kept`: of each rank here, empty where nothing is kept.
 void run_generation(Launch& launch, const Config& config, const LaunchPlace& place, const Log& log,
                     const std::function<void(RankContext&, const ProcessGroup& world)>& fn,
-                    std::chrono::steady_clock::time_point& failed);
+                    std::chrono::steady_clock::time_point& failed, std::span<KeptDevice> kept = {});
 
 }  // namespace megatron

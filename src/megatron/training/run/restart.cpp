@@ -98,12 +98,13 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
   };
   state.has_newcomer = [&] { return settings.enabled && !too_many() && launch.has_newcomer(); };
   Recurrence recurrence;
+  std::vector<KeptDevice> devices(settings.enabled ? state.ranks.size() : 0);
   while (true) {
     state.first_rank = launch.generation().first_rank;
     if (settings.enabled) layout.apply(config);
     state.sizes = layout.sizes(config);
     if (launch.generation().trains()) try {
-        return run_generation(launch, config, place, log, fn, state.noticed);
+        return run_generation(launch, config, place, log, fn, state.noticed, devices);
       } catch (const ConfigError&) {
         throw;
       } catch (const std::exception& error) {
@@ -116,6 +117,8 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
         rank.snapshot.forget();
         rank.iteration = -1;
       }
+      for (const KeptDevice& device : devices)
+        if (device.allocator) device.allocator->trim();
       if (!launch.wait_in_reserve()) return;
       state.fault = "another process failed";
       state.noticed = std::chrono::steady_clock::now();
