@@ -18,6 +18,7 @@ constexpr int64_t kIterations = 60;  // with planted faults
 struct Division {
   int model_ranks;  // of a replica
   std::vector<std::string> args;
+  std::vector<std::string> replicated = {};  // what only the run has that meets faults
 };
 const Division kReplicas{1, {}};
 const Division kTensor{4, {"-tp", "4", "--num-attention-heads", "4", "--attention-dropout", "0"}};
@@ -171,6 +172,7 @@ void survive(const Division& division, int64_t iterations, const std::string& pl
                                "0.2", "--inprocess-heartbeat-timeout", "1.5", "--inprocess-soft-timeout", "1",
                                "--inprocess-barrier-timeout", "5", "--distributed-timeout-minutes", "0.2"});
   args.insert(args.end(), division.args.begin(), division.args.end());
+  args.insert(args.end(), division.replicated.begin(), division.replicated.end());
   if (!planted.empty()) args.insert(args.end(), {"--inject-fault", planted});
   const std::vector<pid_t> children = start_processes(kProcesses, args, messages);
   const auto has_begun = [&] {
@@ -376,6 +378,32 @@ TEST(Restart, WhatIsComputedAgainIsCountedOnce) {
   ASSERT_EQ(told.size(), 2U);  // those before iteration 16 do not count any more
   EXPECT_EQ(told[0].from, 0);
   EXPECT_GE(told[1].from, 9);
+}
+
+// Each process has a part of the optimizer's state that no other trains on. Copies of it in the memory of
+// others outlive its death; those of two neighbours at once do not.
+TEST(Restart, CopiesInOthersMemoryReplaceWhatIsLost) {
+  Division sharded{1, {"--use-distributed-optimizer"}};
+  TempDir disk;
+  sharded.replicated = {"--non-persistent-ckpt-type",
+                        "local",
+                        "--non-persistent-save-interval",
+                        "1000",
+                        "--non-persistent-local-ckpt-dir",
+                        disk.path(),
+                        "--replication"};
+  std::vector<double> seconds;
+  std::vector<Segment> told;
+  survive(
+      sharded, 30, "kill@5:8,kill@2:16", [](const auto&) {}, seconds, &told);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_GE(told[0].from, 7);
+  EXPECT_GE(told[1].from, 15);
+  told.clear();
+  survive(
+      sharded, 20, "kill@4:8,kill@5:8", [](const auto&) {}, seconds, &told);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].from, 0);
 }
 
 // With a process in reserve nothing shrinks: it takes the dead one's place, and what that held. The first

@@ -131,4 +131,17 @@ std::vector<LoadPlace> places_from_text(const std::string& text) {
   return places;
 }
 
+std::string other_sizes(const Json& saved, const Config& config) {
+  const Json* model = saved.is_object() ? saved.find("model") : nullptr;
+  if (!model || !model->is_object()) return "";
+  const Json own = config.to_json().at("model");
+  std::string text;
+  for (const char* key : {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+                          "num_query_groups", "kv_channels", "num_moe_experts", "moe_ffn_hidden_size"})
+    if (const Json* there = model->find(key); there && !(*there == own.at(key)))
+      text += fmt::format("{}{} is {} there and {} here", text.empty() ? "" : ", ", key, there->dump(),
+                          own.at(key).dump());
+  return text;
+}
+
 }  // namespace megatron

@@ -50,4 +50,8 @@ bool is_left_behind(const std::optional<BaseCheckpoint>& base, int64_t iteration
 // The folder of non-persistent checkpoints beside those of `root`.
 std::string non_persistent_folder(const CheckpointConfig& config, const std::string& root);
 
+// The sizes of the model in which a checkpoint's configuration and the run's differ, for people; "" where
+// none do, or it has none.
+std::string other_sizes(const Json& saved, const Config& config);
+
 }  // namespace megatron

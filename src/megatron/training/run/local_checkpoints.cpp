@@ -21,12 +21,6 @@ namespace {
 
 constexpr std::string_view kNotSaved = "the local checkpoint was not saved";
 
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // A number that no other save has.
 uint64_t fresh_number(int64_t iteration) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
@@ -43,26 +37,6 @@ std::string to_text(const TrainingState& state, const std::vector<StoredTensor>&
 
 }  // namespace
 
-std::vector<std::vector<int>> replica_holders(int ranks, int64_t factor, int64_t jump) {
-  const int64_t block = factor * jump;
-  const bool whole_blocks = ranks % block == 0;
-  std::vector<std::vector<int>> holders(static_cast<size_t>(ranks));
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    std::set<int64_t> domains = {rank / jump};
-    for (int64_t copy = 1; copy < factor; ++copy) {
-      const int64_t begin = whole_blocks ? rank / block * block : 0, size = whole_blocks ? block : ranks;
-      int64_t holder = rank - begin + copy * jump;
-      // The next rank of a domain that has no copy yet.
-      for (int64_t tried = 0; tried < size; ++tried, ++holder)
-        if (domains.insert((begin + holder % size) / jump).second) {
-          holders[static_cast<size_t>(rank)].push_back(static_cast<int>(begin + holder % size));
-          break;
-        }
-    }
-  }
-  return holders;
-}
-
 struct LocalCheckpoints::Job {
   std::string set;
   int64_t iteration = 0;
@@ -73,24 +47,18 @@ struct LocalCheckpoints::Job {
 };
 
 LocalCheckpoints::LocalCheckpoints(RankContext& ctx, const ProcessGroup& world, Options options)
-    : ctx_(ctx), world_(world), options_(std::move(options)) {
-  std::map<std::string, int64_t> hosts;
-  for (const std::string& host : all_gather_strings(world, host_name())) ++hosts[host];
-  int64_t most = 1;
-  for (const auto& [host, ranks] : hosts) most = std::max(most, ranks);
-  if (options_.factor > 1 && options_.jump == 0) options_.jump = hosts.size() > 1 ? most : 1;
-  holders_ = replica_holders(world.size(), options_.factor, std::max<int64_t>(options_.jump, 1));
-  if (options_.factor > 1 && hosts.size() == 1)
+    : ctx_(ctx),
+      world_(world),
+      options_(std::move(options)),
+      places_(ReplicaPlaces::of(world, options_.factor, options_.jump)) {
+  if (options_.factor > 1 && places_.hosts == 1)
     note_ = fmt::format("all {} ranks are on one machine: copies of local checkpoints do not outlive it",
                         world.size());
-  const bool fewer = std::ranges::any_of(holders_, [&](const std::vector<int>& list) {
-    return static_cast<int64_t>(list.size()) < options_.factor - 1;
-  });
-  if (fewer)
+  if (places_.has_fewer_copies())
     note_ = fmt::format(
         "local checkpoints have fewer copies than --replication-factor {}: {} ranks make up too few domains "
         "of --replication-jump {}",
-        options_.factor, world.size(), options_.jump);
+        options_.factor, world.size(), places_.jump);
 }
 
 LocalCheckpoints::~LocalCheckpoints() {
@@ -134,35 +102,34 @@ void LocalCheckpoints::save(const TrainingState& state, std::span<const ShardedT
 
 // This rank's own share, then those that it keeps for others.
 std::vector<LocalCheckpoints::Share> LocalCheckpoints::exchange(Share own) {
-  std::vector<Share> shares;
-  const auto ranks = static_cast<size_t>(world_.size());
-  const std::vector<int>& targets = holders_[static_cast<size_t>(world_.rank())];
-  std::vector<std::string> texts(ranks);
-  for (const int target : targets) texts[static_cast<size_t>(target)] = to_text(own.state, own.plan);
-  shares.push_back(std::move(own));
-  if (options_.factor == 1) return shares;
-  const std::vector<std::string> received = all_to_all_strings(world_, texts);
-  const std::span<const OwnChunk> copies = snapshot_.copies();
-  std::vector<Message> messages;
+  const auto parse = [](const std::string& text) {
+    return CheckpointIndex::from_json(Json::parse(text, "share of a rank"), "the share", IndexScope::share);
+  };
   std::vector<Tensor> sent;
-  if (!targets.empty())
-    for (const OwnChunk& chunk : copies) sent.push_back(host_values(chunk));
-  for (const int target : targets)
-    for (const Tensor& tensor : sent) messages.push_back({Message::Direction::Send, tensor, target});
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    if (received[rank].empty()) continue;
-    CheckpointIndex index = CheckpointIndex::from_json(Json::parse(received[rank], "share of a rank"),
-                                                       "the share", IndexScope::share);
-    Share share{static_cast<int>(rank), std::move(index.state), std::move(index.tensors), {}};
+  std::string text;
+  if (!places_.holders[static_cast<size_t>(world_.rank())].empty()) {
+    for (const OwnChunk& chunk : snapshot_.copies()) sent.push_back(host_values(chunk));
+    text = to_text(own.state, own.plan);
+  }
+  std::vector<ReceivedReplica> received =
+      exchange_replicas(world_, places_, text, sent, [&](const std::string& announced) {
+        std::vector<Tensor> targets;
+        for (const StoredTensor& tensor : parse(announced).tensors)
+          for (const StoredChunk& piece : tensor.pieces)
+            targets.push_back(host_tensor(piece.box.extent, tensor.dtype));
+        return targets;
+      });
+  std::vector<Share> shares;
+  shares.push_back(std::move(own));
+  for (ReceivedReplica& replica : received) {
+    CheckpointIndex index = parse(replica.text);
+    Share share{replica.owner, std::move(index.state), std::move(index.tensors), {}};
+    size_t next = 0;
     for (const StoredTensor& tensor : share.plan)
-      for (const StoredChunk& piece : tensor.pieces) {
-        share.chunks.push_back({piece_key(tensor, piece.box), host_tensor(piece.box.extent, tensor.dtype)});
-        messages.push_back({Message::Direction::Recv, share.chunks.back().tensor, share.owner});
-      }
+      for (const StoredChunk& piece : tensor.pieces)
+        share.chunks.push_back({piece_key(tensor, piece.box), replica.tensors[next++]});
     shares.push_back(std::move(share));
   }
-  world_.batch_send_recv(messages).wait();
-  world_.require_running();
   return shares;
 }
 

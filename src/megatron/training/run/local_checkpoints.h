@@ -8,13 +8,9 @@
 #include "megatron/checkpoint/plan_exchange.h"
 #include "megatron/checkpoint/snapshot.h"
 #include "megatron/training/run/held_state.h"
+#include "megatron/training/run/replica_exchange.h"
 
 namespace megatron {
-
-// The ranks that keep a copy of each rank's share: `factor` - 1 of them, `jump` ranks apart, in other failure
-// domains of `jump` ranks. Blocks of factor x jump ranks exchange copies among themselves; where the ranks do
-// not make up whole blocks, they go around all ranks. Fewer where there are fewer domains.
-std::vector<std::vector<int>> replica_holders(int ranks, int64_t factor, int64_t jump);
 
 // Checkpoints on disks of the ranks' own machines (--non-persistent-ckpt-type local): every rank writes what
 // it holds, and what other ranks have sent it to keep. Nothing is shared, so a save takes as long as one disk
@@ -80,7 +76,7 @@ class LocalCheckpoints {
   const ProcessGroup& world_;
   Options options_;
   std::string note_;
-  std::vector<std::vector<int>> holders_;
+  ReplicaPlaces places_;
   SavePlanCache plans_;
   Snapshot snapshot_;
   std::unique_ptr<Job> job_;

@@ -2,8 +2,8 @@
 
 #include <set>
 
+#include "megatron/checkpoint/host_tensor.h"
 #include "megatron/comm/string_collectives.h"
-#include "megatron/training/run/held_state.h"
 
 namespace megatron {
 
@@ -11,6 +11,7 @@ void MemorySnapshot::keep(RankContext& ctx, std::span<const ShardedTensor> tenso
                           const TrainingState& state, std::span<const std::vector<Tensor>> order) {
   Copy& copy = copies_[next_];
   copy.iteration = -1;
+  copy.replicas.clear();
   std::vector<OwnChunk> pieces;
   for (const ShardedTensor& tensor : tensors) pieces.push_back({tensor.name, tensor.tensor, tensor.packed});
   copy.memory.take(ctx, pieces, order);
@@ -18,6 +19,23 @@ void MemorySnapshot::keep(RankContext& ctx, std::span<const ShardedTensor> tenso
   copy.state = state;
   copy.iteration = state.iteration;
   next_ = 1 - next_;
+}
+
+void MemorySnapshot::replicate(const ProcessGroup& world, const ReplicaPlaces& places) {
+  Copy& copy = copies_[1 - next_];
+  std::vector<Tensor> sent;
+  for (const OwnChunk& chunk : copy.memory.copies()) sent.push_back(host_values(chunk));
+  for (ReceivedReplica& replica :
+       exchange_replicas(world, places, to_text(copy.shards), sent, [](const std::string& text) {
+         std::vector<Tensor> targets;
+         for (const ShardDescription& shard : shards_from_text(text))
+           targets.push_back(host_tensor(shard.shard.local_shape, shard.dtype));
+         return targets;
+       })) {
+    HeldState& held = copy.replicas.emplace_back(HeldState{shards_from_text(replica.text), {}, copy.state});
+    for (size_t i = 0; i < held.shards.size(); ++i)
+      held.chunks.push_back({held.shards[i].name, replica.tensors[i]});
+  }
 }
 
 bool MemorySnapshot::holds_back() const {
@@ -34,6 +52,7 @@ void MemorySnapshot::forget_all_but(int64_t iteration) {
   for (size_t i = 0; i < copies_.size(); ++i)
     if (copies_[i].iteration != iteration) {
       copies_[i].iteration = -1;
+      copies_[i].replicas.clear();
       next_ = i;
     }
 }
@@ -68,6 +87,10 @@ std::optional<TensorSource> MemorySnapshot::restore(const ProcessGroup& world, i
     own.state = copy->state;
     const std::span<const OwnChunk> copies = copy->memory.copies();
     own.chunks.assign(copies.begin(), copies.end());
+    for (const HeldState& replica : copy->replicas) {
+      own.shards.insert(own.shards.end(), replica.shards.begin(), replica.shards.end());
+      own.chunks.insert(own.chunks.end(), replica.chunks.begin(), replica.chunks.end());
+    }
   }
   return assemble(world, own, wanted, fmt::format("the copy of iteration {} in memory", iteration));
 }

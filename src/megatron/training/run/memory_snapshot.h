@@ -5,6 +5,8 @@
 
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/tensor_source.h"
+#include "megatron/training/run/held_state.h"
+#include "megatron/training/run/replica_exchange.h"
 
 namespace megatron {
 
@@ -16,6 +18,9 @@ class MemorySnapshot {
   // `order`: see Snapshot.
   void keep(RankContext& ctx, std::span<const ShardedTensor> tensors, const TrainingState& state,
             std::span<const std::vector<Tensor>> order = {});
+  // Has others keep what this rank kept last, and keeps what they send: what is lost with a process is there
+  // then, where no other rank trains on the same state. Waits for the copies. All ranks call it.
+  void replicate(const ProcessGroup& world, const ReplicaPlaces& places);
   bool holds_back() const;
   // To be called before the tensors change, or those of a group do.
   void before_change(RankContext& ctx, std::optional<size_t> group = {});
@@ -37,6 +42,7 @@ class MemorySnapshot {
     TrainingState state;
     std::vector<ShardDescription> shards;
     Snapshot memory;
+    std::vector<HeldState> replicas;  // of other ranks
   };
 
   Copy* find(int64_t iteration);

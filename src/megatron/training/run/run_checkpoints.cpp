@@ -48,20 +48,6 @@ FolderLock lock_folder(const std::string& folder, const std::string& owner,
   return {};
 }
 
-// The sizes of the model in which a checkpoint's configuration and the run's differ.
-std::string other_sizes(const Json& saved, const Config& config) {
-  const Json* model = saved.is_object() ? saved.find("model") : nullptr;
-  if (!model || !model->is_object()) return "";
-  const Json own = config.to_json().at("model");
-  std::string text;
-  for (const char* key : {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
-                          "num_query_groups", "kv_channels", "num_moe_experts", "moe_ffn_hidden_size"})
-    if (const Json* there = model->find(key); there && !(*there == own.at(key)))
-      text += fmt::format("{}{} is {} there and {} here", text.empty() ? "" : ", ", key, there->dump(),
-                          own.at(key).dump());
-  return text;
-}
-
 // Who may have a folder that the first rank is about to lock: it may be stopped then, before or after the
 // file tells its name, and is left out of the run, but keeps the lock.
 void add_claim(const std::string& folder, const std::string& owner, std::set<std::string>& claims) {
@@ -85,6 +71,14 @@ std::set<std::string> share_claims(const ProcessGroup& world, const std::set<std
       at = end + 1;
     }
   return before;
+}
+
+// Where replicas share out the optimizer's state, or there is one replica alone, nobody else has what a
+// process keeps in its memory.
+bool replicates_memory(const Config& config, const RankTrainer& trainer) {
+  const InProcessRestartConfig& restart = config.inprocess_restart;
+  return restart.enabled && restart.snapshot_interval > 0 &&
+         (config.ddp.use_distributed_optimizer || trainer.parallel().replicas() == 1);
 }
 
 // What every rank lists (`common`), or any rank does, in order.
@@ -143,6 +137,8 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
       std::erase_if(assets_, [](const CheckpointAsset& asset) { return is_tokenizer_file(asset.name); });
     return "";
   });
+  if (checkpoint.replication && replicates_memory(config, trainer))
+    memory_places_ = ReplicaPlaces::of(world, checkpoint.replication_factor, checkpoint.replication_jump);
   if (checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
     local_.emplace(
         ctx, world,
@@ -276,6 +272,7 @@ std::optional<TrainState> RunCheckpoints::restore(MemorySnapshot& memory) {
 
 void RunCheckpoints::keep(MemorySnapshot& memory, const TrainState& progress) {
   memory.keep(ctx_, checkpoint_tensors(trainer_), training_state(progress), change_order());
+  if (memory_places_) memory.replicate(world_, *memory_places_);
 }
 
 // Ranks try the same one together; where some rank finds damage, all go to the next.

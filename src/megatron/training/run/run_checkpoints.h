@@ -119,6 +119,7 @@ class RunCheckpoints {
   SavePlanCache plans_;
   AsyncSaver saver_;
   std::optional<LocalCheckpoints> local_;
+  std::optional<ReplicaPlaces> memory_places_;  // where copies in memory are kept by others, too
   Begun begun_;
   std::future<void> removal_;                  // the first rank's, of checkpoints that do not stay
   int64_t saved_ = -1;                         // the iteration of the newest checkpoint in --save
