@@ -31,6 +31,24 @@ TEST(BenchCkpt, OnACpu) {
   EXPECT_FALSE(std::filesystem::exists(dir / "c"));
 }
 
+// Both ranks write what they hold and what the other one does, 14 bytes a parameter of a checkpoint.
+TEST(BenchCkpt, OfLocalDisks) {
+  TempDir dir;
+  const auto bytes = [&](const char* ranks) {
+    const Outcome outcome =
+        run_command({"bench", "ckpt", "gpt-10m", "--device", "cpu", "--precision", "bf16", "--batch", "2",
+                     "--data-parallel-size", ranks, "--saves", "1", "--dir", dir / "c", "--local", "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(dir / "c"));
+    const Json json = Json::parse(outcome.out);
+    EXPECT_GT(json.at("local_save_seconds").as_double(), 0);
+    EXPECT_GT(json.at("local_load_seconds").as_double(), 0);
+    EXPECT_EQ(std::to_string(json.at("copies").as_int()), ranks);
+    return json.at("local_bytes").as_double();
+  };
+  EXPECT_NEAR(bytes("2") / bytes("1"), 2, 0.02);
+}
+
 TEST(BenchCkpt, RefusesWhatIsAbsurd) {
   const auto refused = [](std::vector<std::string> args) {
     args.insert(args.begin(), {"bench", "ckpt", "gpt-10m", "--device", "cpu"});

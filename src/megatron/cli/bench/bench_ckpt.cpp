@@ -28,7 +28,7 @@ struct Settings {
   BenchRun run{.steps = 10, .warmup = 3};
   int64_t saves = 2, batch = 0;
   std::string folder = "bench-ckpt";
-  bool json = false;
+  bool json = false, local = false;
 };
 
 std::vector<Flag> flags(Settings& s) {
@@ -46,6 +46,7 @@ std::vector<Flag> flags(Settings& s) {
       text_flag("--device", "cpu|cuda", "where to compute (cuda where a GPU is there)", s.run.device),
       text_flag("--precision", "fp32|bf16|fp8", "of weights and activations (fp32 on the CPU, bf16 on a GPU)",
                 s.run.precision),
+      switch_flag("--local", "checkpoints on local disks instead, copied to another rank", s.local),
       switch_flag("--json", "one JSON document", s.json),
   };
 }
@@ -258,6 +259,84 @@ std::shared_ptr<LoadTimer> time_load(const Invocation& invocation, const TrainCa
   return timer;
 }
 
+// Times checkpoints on local disks, which are saved after every step.
+class LocalTimer final : public Callback {
+ public:
+  void on(RunEvent event, RunView& view) override {
+    if (event == RunEvent::step_end && view.is_first_rank()) begun_ = Clock::now();
+  }
+  void on_message(std::string_view line) override {
+    if (line.starts_with("saved iteration ")) saves.push_back(seconds_since(begun_));
+    if (line.starts_with("loaded the local checkpoint")) loaded = true;
+    if (line.starts_with("the run goes on: ")) throw Error("bench ckpt: " + std::string(line));
+  }
+
+  std::vector<double> saves;
+  bool loaded = false;
+
+ private:
+  Clock::time_point begun_;
+};
+
+// Every rank writes its share, and that of another one where there are several. The first save, which takes
+// its memory, is not measured.
+int bench_local(Invocation& invocation, const TrainCase& chosen, const Settings& settings) {
+  const std::string save = settings.folder + "/c", disk = settings.folder + "/disk";
+  const int64_t copies = settings.run.ranks() > 1 ? 2 : 1;
+  const auto spec = [&](int64_t steps) {
+    RunSpec result = spec_of(invocation, chosen, settings);
+    auto& overrides = result.sources.overrides;
+    for (const std::string& each :
+         {fmt::format("train.train_iters={}", steps), "checkpoint.save=" + save, "checkpoint.load=" + save,
+          std::string("checkpoint.non_persistent_ckpt_type=local"),
+          std::string("checkpoint.non_persistent_save_interval=1"),
+          "checkpoint.non_persistent_local_ckpt_dir=" + disk, std::string("logger.timing_log_level=1")})
+      overrides.push_back(each);
+    if (copies > 1) overrides.push_back("checkpoint.replication=true");
+    return result;
+  };
+  const auto saved = std::make_shared<LocalTimer>(), loaded = std::make_shared<LocalTimer>();
+  RunSpec run = spec(settings.saves + 1);
+  run.callbacks = {saved};
+  run_to_end(run);
+  require(saved->saves.size() > 1, "bench ckpt: nothing was saved on local disks");
+  const size_t bytes = bytes_in(disk);
+  drop_cached(disk);
+  const auto timer = std::make_shared<LoadTimer>();
+  run = spec(settings.saves + 1);
+  run.sources.overrides.emplace_back("validation.skip_train=true");
+  run.callbacks = {loaded, timer};
+  run_to_end(run);
+  require(loaded->loaded, "bench ckpt: nothing was loaded from local disks");
+  fs::remove_all(save);
+  fs::remove_all(disk);
+  const DiskCeilings ceilings = disk_ceilings(settings.folder, bytes, static_cast<int>(settings.run.ranks()));
+  const double seconds = median({saved->saves.begin() + 1, saved->saves.end()}),
+               size = static_cast<double>(bytes);
+  if (settings.json) {
+    Json json;
+    json["case"] = chosen.name;
+    json["local_bytes"] = static_cast<int64_t>(bytes);
+    json["copies"] = copies;
+    json["local_save_seconds"] = seconds;
+    json["local_save_of_disk"] = size / seconds / ceilings.write;
+    json["local_load_seconds"] = timer->seconds;
+    json["disk_write"] = ceilings.write;
+    json["disk_read"] = ceilings.read;
+    fmt::print(invocation.out, "{}\n", json.dump());
+    return 0;
+  }
+  fmt::print(invocation.out,
+             "{}, {} ranks: {:.2f} GB on local disks, {} of everything\n"
+             "disk          writes {:.2f} GB/s with fsync, reads {:.2f} GB/s\n"
+             "local save    {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk\n"
+             "local load    {:.2f} s\n",
+             chosen.name, settings.run.ranks(), size / 1e9, copies == 1 ? "one copy" : "two copies",
+             ceilings.write / 1e9, ceilings.read / 1e9, seconds, size / seconds / 1e9,
+             100 * size / seconds / ceilings.write, timer->seconds);
+  return 0;
+}
+
 // Removes what the bench made, however it ends.
 struct OwnFolder {
   explicit OwnFolder(const std::string& name) : path(name) {
@@ -282,7 +361,9 @@ std::string bench_ckpt_help() {
          "Saves and loads a case of bench train, beside sequential I/O of as many bytes on the same disk:\n"
          "synchronous saves, asynchronous ones (what the step behind them waits in the call and before the\n"
          "update, how much slower steps are until the files are published), and loading from files that are\n"
-         "no longer in memory. The first asynchronous save, which takes its memory, is not measured.\n"
+         "no longer in memory. The first asynchronous save, which takes its memory, is not measured. With "
+         "--local\n"
+         "checkpoints on disks of the ranks' own machines, which ranks also keep for each other.\n"
          "\n"
          "cases:\n" +
          case_list() + "\n" + flags_help(flags(unused));
@@ -295,6 +376,7 @@ int bench_ckpt(Invocation& invocation) {
   if (settings.batch > 0) chosen.batch = settings.batch;
   const bool cuda = settings.run.choose_device();
   const OwnFolder folder(settings.folder);
+  if (settings.local) return bench_local(invocation, chosen, settings);
   std::vector<double> saves;
   if (settings.saves > 1) {
     saves = time_saves(invocation, chosen, settings, settings.saves - 2, false)->whole;
