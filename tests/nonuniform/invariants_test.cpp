@@ -153,6 +153,39 @@ TEST(NonuniformInvariants, PaddingChangesNothing) {
   }
 }
 
+// Padding that takes part turns I14 red: rows behind the last token that have a gradient, or a token that is
+// counted though it is none.
+TEST(NonuniformInvariants, PlantedFaultsOfPaddingAreSeen) {
+  Config model = few_groups();
+  model.model.calculate_per_token_loss = true;
+  const Trained one = train(model, {}, batches_for(model, 2));
+  const int64_t tokens = model.model.seq_length * model.train.micro_batch_size;
+  const auto reds = [&](const Hook& hook) {
+    return is_red(one, train_watched(apply(model, kEightSevenSix, {.sp = true}), kEightSevenSix, 2, hook));
+  };
+  int spoiled = 0;
+  std::mutex mutex;
+  EXPECT_FALSE(reds([](const std::string&, int, CommRequest&) {}));
+  EXPECT_TRUE(reds([&](const std::string& group, int, CommRequest& request) {
+    if (group != "tp" || request.kind != CommKind::ReduceScatter || request.input.rank() != 2) return;
+    const Tensor& rows = request.input;
+    if (rows.dtype() != DType::F64 || rows.shape()[0] <= tokens) return;
+    auto* values = static_cast<double*>(rows.raw());
+    std::fill(values + tokens * rows.shape()[1], values + rows.numel(), 1e-3);
+    std::lock_guard lock(mutex);
+    ++spoiled;
+  })) << "padded tokens with a gradient";
+  EXPECT_GT(spoiled, 0);
+  spoiled = 0;
+  EXPECT_TRUE(reds([&](const std::string& group, int rank, CommRequest& request) {
+    if (group != "dp" || request.kind != CommKind::AllReduce || rank != 0) return;
+    if (request.input.dtype() != DType::F64 || request.input.numel() != 1) return;
+    *static_cast<double*>(request.input.raw()) += 1;
+    ++spoiled;
+  })) << "a token too many";
+  EXPECT_GT(spoiled, 0);
+}
+
 // Every parameter has a bucket of its own, so that a message is of one parameter. Of what rank 6 sends only
 // norms have as many elements as a hidden state or a head.
 Config single_buckets(const Config& model, bool sp) {
