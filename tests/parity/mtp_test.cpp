@@ -125,6 +125,9 @@ TEST(CudaParity, MtpLayers) {
   check_on_gpu(two_ahead(), kLayouts);
   check_on_gpu(untied_mixture(), std::span(kLayouts).first(3));
   check_narrow_on_gpu(two_ahead());
+  Config mixed = two_ahead();
+  mixed.model.mtp_hsm = true;
+  check_on_gpu(mixed, std::span(kLayouts).first(2));
 }
 TEST(MtpParity, ApartUntiedWithExperts) { check_layouts(untied_mixture(), kApart); }
 

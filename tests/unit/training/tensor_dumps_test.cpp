@@ -183,7 +183,9 @@ TEST(StepProbe, CountsRowsOfExpertsAndTracesRouters) {
   }
   EXPECT_EQ(counts[2].at("block").as_string(), "mtp");
   EXPECT_EQ(counts[2].at("mtp_idx").as_int(), 0);
-  EXPECT_EQ(again.lines("tokens_per_expert/rank1.jsonl").size(), 3u);
+  const auto recomputed = again.lines("tokens_per_expert/rank1.jsonl");
+  ASSERT_EQ(recomputed.size(), 3u);
+  for (const Json& line : recomputed) EXPECT_EQ(line.at("tpe").size(), 2u);  // each once
 
   const auto trace = one.lines("trace/router_trace_rank0.jsonl");
   ASSERT_EQ(trace.size(), 2u * 4 * 3);  // steps, micro-batches, routers
