@@ -11,11 +11,19 @@ constexpr int64_t kChunk = 512;
 // before it in the chunk. `seen` holds one counter per expert, all zero.
 template <class Visit>
 __device__ void walk_chunk(const int64_t* experts, int64_t copies, int32_t* seen, Visit visit) {
-  int lane = threadIdx.x;
-  int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunk, end = min(copies, begin + kChunk);
-  for (int64_t base = begin; base < end; base += 32) {
-    int64_t copy = base + lane;
-    int expert = copy < end ? static_cast<int>(experts[copy]) : -1;
+  const int lane = threadIdx.x;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunk, end = min(copies, begin + kChunk);
+  int ahead[kChunk / 32];  // all loads are on their way before the first is used
+#pragma unroll
+  for (int i = 0; i < kChunk / 32; ++i) {
+    const int64_t copy = begin + 32 * i + lane;
+    ahead[i] = copy < end ? static_cast<int>(experts[copy]) : -1;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunk / 32; ++i) {
+    const int64_t copy = begin + 32 * i + lane;
+    if (copy - lane >= end) break;
+    const int expert = ahead[i];
     unsigned same = __match_any_sync(0xffffffffu, expert);
     int before = __popc(same & ((1u << lane) - 1u));
     int32_t rank = expert >= 0 ? seen[expert] + before : 0;
@@ -36,15 +44,24 @@ __global__ void count_kernel(const int64_t* experts, int64_t copies, int count, 
 }
 
 // One block. Turns the counts of the chunks into the row at which each chunk's copies of an expert begin.
-__global__ void offsets_kernel(int32_t* chunk_counts, int64_t chunks, int count, int64_t alignment,
-                               int32_t* offsets) {
+constexpr int kOffsetThreads = 1024;
+
+__global__ void __launch_bounds__(kOffsetThreads)
+    offsets_kernel(int32_t* chunk_counts, int64_t chunks, int count, int64_t alignment, int32_t* offsets) {
   extern __shared__ int32_t totals[];
   for (int e = threadIdx.x; e < count; e += blockDim.x) {
     int32_t sum = 0;
-    for (int64_t c = 0; c < chunks; ++c) {
-      int32_t here = chunk_counts[c * count + e];
-      chunk_counts[c * count + e] = sum;
-      sum += here;
+    constexpr int kAhead = 8;
+    for (int64_t first = 0; first < chunks; first += kAhead) {
+      int32_t here[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        here[i] = first + i < chunks ? chunk_counts[(first + i) * count + e] : 0;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i < chunks) chunk_counts[(first + i) * count + e] = sum;
+        sum += here[i];
+      }
     }
     totals[e] = static_cast<int32_t>((sum + alignment - 1) / alignment * alignment);
   }
@@ -86,8 +103,8 @@ void expert_sort(const KernelContext& ctx, const ExpertSortArgs& args) {
                "clearing the rows of experts");
   count_kernel<<<blocks, 32, shared, stream>>>(experts, copies, count, scratch.as<int32_t>());
   check_launch("expert_sort");
-  offsets_kernel<<<1, 1024, shared, stream>>>(scratch.as<int32_t>(), chunks, count, args.alignment,
-                                              pointer<int32_t>(args.offsets));
+  offsets_kernel<<<1, kOffsetThreads, shared, stream>>>(scratch.as<int32_t>(), chunks, count, args.alignment,
+                                                        pointer<int32_t>(args.offsets));
   check_launch("expert_sort");
   place_kernel<<<blocks, 32, shared, stream>>>(
       experts, copies, count, scratch.as<int32_t>(), pointer<int32_t>(args.offsets), args.copy_of_row.numel(),
