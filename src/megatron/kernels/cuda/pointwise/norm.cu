@@ -15,12 +15,12 @@ struct NormForward {
 
 // Input and residual are on their way before the first sum; the weight, which all rows share, is read when it
 // is needed, so that more rows fit an SM.
-template <class T, int W, int Items, int Max, bool Layer>
+template <class T, int W, int Items, int Max, bool Layer, int Lanes = 0>
 __global__ void __launch_bounds__(Max) norm_forward_kernel(NormForward<T> a) {
   using C = Compute<T>;
-  using Row = RowShape<W, Items>;
+  using Row = RowShape<W, Items, Lanes>;
   __shared__ C partial[2][Row::kMaxRows][32];
-  const RowSums<C> sums{partial};
+  const RowSums<C, Lanes> sums{partial};
   griddep_overlap();
   const int n = static_cast<int>(a.x_rows.columns);
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, first = row * n;
@@ -106,6 +106,12 @@ void launch_forward(const KernelContext& ctx, const NormForward<T>& a) {
     }
     return true;
   };
+  if constexpr (sizeof(T) == 2 && W > 1)
+    if (two_rows_fill_a_warp(a.x_rows, W)) {
+      constexpr unsigned rows = 16;
+      return step_launch(ctx, "norm", blocks_for(a.x_rows.count, rows), dim3(kHalfWarp, rows))
+          .run(norm_forward_kernel<T, W, 1, kHalfWarp * rows, Layer, kHalfWarp>, a);
+    }
   using Warp = std::integral_constant<int, 32>;
   using Two = std::integral_constant<int, 64>;
   using Many = std::integral_constant<int, limits::kNormThreads>;

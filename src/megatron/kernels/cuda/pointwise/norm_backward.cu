@@ -26,13 +26,13 @@ struct NormBackward {
 // Blocks stay, and take every gridDim.x-th group of rows, one in each row group of threads: which rows share
 // a partial sum does not change from run to run. The next row is on its way in registers while this one is
 // summed.
-template <class T, int W, int Items, bool Layer>
+template <class T, int W, int Items, bool Layer, int Lanes = 0>
 __global__ void __launch_bounds__(kMaxThreads<Items>, Items == 1 ? 2 : 1)
     norm_backward_kernel(NormBackward<T> a) {
   using C = Compute<T>;
-  using Row = RowShape<W, Items>;
+  using Row = RowShape<W, Items, Lanes>;
   __shared__ C partial[2][Row::kMaxRows][32];
-  const RowSums<C> sums{partial};
+  const RowSums<C, Lanes> sums{partial};
   const int n = static_cast<int>(a.x_rows.columns);
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -189,6 +189,15 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
   cudaStream_t stream = stream_of(ctx);
   int64_t blocks = 0;
   std::optional<Scratch> scratch;
+  const auto launch = [&](auto kernel, dim3 block) {
+    // As many blocks as the GPU holds at once: each makes one partial sum of the weights' gradients.
+    blocks = resident_blocks(ctx, kernel, block, 0, blocks_for(rows, block.y));
+    scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
+    if (args.dweight) a.dweight = scratch->as<C>();
+    if (args.dbias) a.dbias = scratch->as<C>() + blocks * n;
+    kernel<<<static_cast<unsigned>(blocks), block, 0, stream>>>(a);
+    return true;
+  };
   auto fits = [&]<int W, int Items>(RowShape<W, Items>) {
     int64_t threads = blocks_for((n + W - 1) / W, 32 * Items) * 32;
     // Rows of four warps are faster as two warps with two vectors a thread.
@@ -199,18 +208,17 @@ void run(const KernelContext& ctx, const NormBackwardArgs& args) {
     const int64_t together = kMaxThreads<Items> / (Items == 1 ? 1 : 2) / threads;
     dim3 block(static_cast<unsigned>(threads),
                static_cast<unsigned>(std::clamp<int64_t>(together, 1, RowShape<W, Items>::kMaxRows)));
-    // As many blocks as the GPU holds at once: each makes one partial sum of the weights' gradients.
-    blocks = resident_blocks(ctx, kernel, block, 0, blocks_for(rows, block.y));
-    scratch.emplace(ctx, static_cast<size_t>(blocks * n) * sizeof(C) * 2);
-    if (args.dweight) a.dweight = scratch->as<C>();
-    if (args.dbias) a.dbias = scratch->as<C>() + blocks * n;
-    kernel<<<static_cast<unsigned>(blocks), block, 0, stream>>>(a);
-    return true;
+    return launch(kernel, block);
   };
   auto choose = [&]<int W>(std::integral_constant<int, W>) {
     constexpr int most = W == 1 ? limits::kNormElements : limits::kNormVectors;
     bool done = false;
-    if constexpr (W > 1) done = fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
+    if constexpr (sizeof(T) == 2 && W > 1)
+      if (two_rows_fill_a_warp(a.x_rows, W))
+        done = launch(args.kind == NormKind::Layer ? norm_backward_kernel<T, W, 1, true, kHalfWarp>
+                                                   : norm_backward_kernel<T, W, 1, false, kHalfWarp>,
+                      dim3(kHalfWarp, 16));
+    if constexpr (W > 1) done = done || fits(RowShape<W, 1>{}) || fits(RowShape<W, 2>{});
     done = done || fits(RowShape<W, 4>{}) || fits(RowShape<W, most>{});
     require(done, "norm_backward: no kernel holds a row of {} elements", n);
   };
