@@ -95,6 +95,42 @@ TEST(CudaParity, CapturedStepsOfAPerTokenLoss) {
   expect_same_bits(config, {DType::F64, DType::BF16});
 }
 
+// On one rank the host reads no counts of tokens. Losses that balance experts and the experts' biases are of
+// the graph, too.
+TEST(CudaParity, CapturedStepsOfExperts) {
+  Config config = mixture_of_experts();
+  config.model.moe_router_load_balancing_type = {"aux_loss", "global_aux_loss"};
+  config.model.moe_aux_loss_coeff = {1e-2, 1e-2};
+  config.model.moe_z_loss_coeff = 1e-3;
+  expect_same_bits(config, {DType::F64, DType::BF16});
+  config.model.moe_router_score_function = RouterScore::sigmoid;
+  config.model.moe_router_enable_expert_bias = true;
+  config.model.moe_router_bias_update_rate = 0.1;
+  config.model.moe_router_load_balancing_type = {"seq_aux_loss"};
+  config.model.moe_aux_loss_coeff = {1e-2};
+  expect_same_bits(config, {DType::F64, DType::BF16});
+}
+
+TEST(CudaParity, CapturedStepsOfExpertsInFp8) {
+  for (Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
+    Config config = wide_enough_for_fp8();
+    config.model.num_moe_experts = 4;
+    config.model.moe_ffn_hidden_size = 64;
+    config.model.moe_router_topk = 2;
+    config.model.moe_router_dtype = RouterDType::fp32;
+    config.precision.fp8 = recipe == Fp8Recipe::blockwise ? Fp8Format::e4m3 : Fp8Format::hybrid;
+    config.precision.fp8_recipe = recipe;
+    expect_same_bits(config, {DType::BF16});
+  }
+}
+
+TEST(CudaParity, CapturedStepsOfMtpLayers) {
+  Config config = mixture_of_experts();
+  config.model.mtp_num_layers = 2;
+  config.model.mtp_loss_scaling_factor = 0.3;
+  expect_same_bits(config, {DType::F64, DType::BF16});
+}
+
 // The scale is read from tensors, so that a graph goes on when it changes.
 TEST(CudaParity, CapturedStepsWhoseLossScaleChanges) {
   Config config = small_gpt();

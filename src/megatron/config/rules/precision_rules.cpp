@@ -248,7 +248,7 @@ void graphs(ConfigBuilder& builder) {
   if (e.cuda_graph_impl == GraphImpl::local || e.cuda_graph_impl == GraphImpl::transformer_engine)
     builder.note(
         fmt::format("cuda_graph_impl {}: parts of a step are not captured, so steps run without CUDA graphs; "
-                    "--cuda-graph-impl full_iteration captures all of a dense model's step",
+                    "--cuda-graph-impl full_iteration captures all of it",
                     name_of(e.cuda_graph_impl)));
   if (e.cuda_graph_impl != GraphImpl::full_iteration) return;
   if (e.cuda_graph_warmup_steps < 1)
@@ -261,13 +261,18 @@ void graphs(ConfigBuilder& builder) {
   reject_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
             "batches of other lengths are not replayed",
             "leave it out, or leave out model.variable_seq_lengths");
-  reject_if(m.num_moe_experts > 0, "the host reads how many tokens go to each expert", "leave it out");
   reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_activations_interval > 0,
             "a captured step shows no activations", "leave it out, or leave out --save-activations-interval");
   reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_dgrads_interval > 0,
             "a captured step shows no gradients of activations",
             "leave it out, or leave out --save-dgrads-interval");
-  reject_if(m.mtp_num_layers > 0, "MTP layers are not captured", "leave it out");
+  reject_if(m.num_moe_experts > 0 && p.expert_model_parallel_size * p.expert_tensor_parallel_size > 1,
+            "the host reads how many tokens go to experts of other ranks",
+            "leave it out, or use --expert-model-parallel-size 1 --expert-tensor-parallel-size 1");
+  const std::vector<std::string>& balancing = m.moe_router_load_balancing_type;
+  reject_if(
+      m.num_moe_experts > 0 && std::find(balancing.begin(), balancing.end(), "sinkhorn") != balancing.end(),
+      "the host balances tokens by Sinkhorn's algorithm", "leave it out");
   reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not captured",
             "leave it out");
   reject_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
@@ -326,9 +331,9 @@ constexpr Rule kPrecisionRules[] = {
      "offloading has its conditions", offload},
     {"graphs",
      "model.cuda_graph_impl model.cuda_graph_warmup_steps checkpoint.save "
-     "checkpoint.save_activations_interval "
-     "checkpoint.save_dgrads_interval "
-     "model.num_moe_experts model.mtp_num_layers model.cpu_offloading "
+     "checkpoint.save_activations_interval checkpoint.save_dgrads_interval "
+     "model.num_moe_experts model.expert_model_parallel_size model.expert_tensor_parallel_size "
+     "model.moe_router_load_balancing_type model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
      "model.variable_seq_lengths",
      "recorded graphs have their conditions", graphs},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/training/step/replayed_experts.h"
+
 namespace megatron {
 namespace {
 
@@ -21,6 +23,7 @@ void copy_to(RankContext& ctx, const MicroBatch& from, const MicroBatch& to) {
   copy_to(ctx, from.weights, to.weights);
   copy_to(ctx, from.seq.aux_loss_weight, to.seq.aux_loss_weight);
   copy_to(ctx, from.seq.step_offset, to.seq.step_offset);
+  copy_to(ctx, from.seq.replayed_experts, to.seq.replayed_experts);
   for (size_t i = 0; i < from.mtp.size(); ++i) {
     copy_to(ctx, from.mtp[i].ids, to.mtp[i].ids);
     copy_to(ctx, from.mtp[i].labels, to.mtp[i].labels);
@@ -46,7 +49,9 @@ bool CudaGraphStep::all_can(bool own) const {
 bool CudaGraphStep::run(RankContext& ctx, std::span<const Batch> batches, const Upload& upload,
                         const Passes& passes) {
   std::vector<Kind> kinds;
-  for (const Batch& batch : batches) kinds.push_back({rows_of(batch), !batch.weights.empty(), batch.first});
+  for (const Batch& batch : batches)
+    kinds.push_back(
+        {rows_of(batch), !batch.weights.empty(), batch.extra.contains(kRoutedExperts), batch.first});
   const bool same = kinds == kinds_;
   if (!graph_) kinds_ = std::move(kinds);
   if (steps_before_ > 0) {

@@ -32,7 +32,7 @@ class CudaGraphStep {
   // The shape of a micro-batch.
   struct Kind {
     TokenRows rows;
-    bool weighted;
+    bool weighted, replays_experts;
     int64_t first;
     bool operator==(const Kind&) const = default;
   };
