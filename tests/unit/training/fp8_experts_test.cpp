@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "megatron/comm/run_ranks.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
@@ -133,6 +136,52 @@ TEST(Fp8Experts, HistoriesContinueFromACheckpoint) {
   after.trainer.optimizer().set_steps(2);
   after.trainer.fp8_history()->use(after.ctx);
   for (size_t i = 2; i < 4; ++i) EXPECT_EQ(after.step(batches[i]), whole.step(batches[i])) << "step " << i;
+}
+
+// Experts that ranks share out: each rank holds the histories of its own, as boxes of those of all experts.
+TEST(Fp8Experts, HistoriesOfEveryLayoutAreThoseOfOneRank) {
+  const Config config = with_experts(Fp8Recipe::delayed);
+  const auto batches = random_batches(config, 2);
+  const auto histories = [](RankTrainer& trainer, RankContext& ctx, auto take) {
+    for (const ShardedTensor& tensor : checkpoint_tensors(trainer))
+      if (tensor.name.starts_with("fp8.history.") && tensor.name.find(".experts.") != std::string::npos)
+        take(tensor.name, tensor.shard, ctx.to_vector<float>(tensor.tensor));
+  };
+  std::map<std::string, std::vector<float>> whole;
+  RankContext one;
+  ParallelContext alone;
+  RankTrainer single(one, config, alone, DType::F32);
+  for (const auto& batch : batches) single.step(one, batch, 1e-3);
+  histories(single, one,
+            [&](const std::string& name, const ShardSpec&, std::vector<float> v) { whole[name] = v; });
+  ASSERT_EQ(whole.size(), 4u);
+  for (const bool split : {false, true}) {  // experts spread over two ranks, or each split over both
+    Config own = config;
+    own.parallel.expert_model_parallel_size = split ? 1 : 2;
+    own.parallel.tensor_model_parallel_size = own.parallel.expert_tensor_parallel_size = split ? 2 : 1;
+    own.parallel.sequence_parallel = split;
+    const ParallelSizes sizes =
+        split ? ParallelSizes{.world = 2, .tp = 2, .etp = 2} : ParallelSizes{.world = 2, .ep = 2};
+    run_ranks(2, [&](int rank, ProcessGroup& world) {
+      RankContext ctx(kCpu, 1, rank);
+      const ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
+      RankTrainer trainer(ctx, own, parallel, DType::F32);
+      for (const auto& batch : batches) {
+        const size_t share = batch.size() / static_cast<size_t>(parallel.replicas());
+        trainer.step(ctx, std::span(batch).subspan(share * static_cast<size_t>(parallel.replica()), share),
+                     1e-3);
+      }
+      histories(trainer, ctx, [&](const std::string& name, const ShardSpec& shard, std::vector<float> v) {
+        EXPECT_EQ(shard.global_shape, (Shape{4, 3, 3}));
+        ASSERT_EQ(v.size(), split ? 36u : 18u);
+        const auto first = static_cast<size_t>(9 * shard.blocks.at(0).global_offset[0]);
+        EXPECT_EQ(first, split ? 0u : 18u * static_cast<size_t>(rank));
+        for (size_t i = 0; i < v.size(); ++i)
+          EXPECT_NEAR(v[i], whole.at(name)[first + i], 1e-2f * whole.at(name)[first + i])
+              << name << ", rank " << rank << (split ? ", split, at " : ", at ") << i;
+      });
+    });
+  }
 }
 
 TEST(Fp8OutputLayer, TrainsLikeAllBits) {
