@@ -377,7 +377,7 @@ TEST(Restart, WhatIsComputedAgainIsCountedOnce) {
       kStages, 24, "kill@6:3,kill@7:5,kill@1:16,throw@2:10", [](const auto&) {}, seconds, &told);
   ASSERT_EQ(told.size(), 2U);  // those before iteration 16 do not count any more
   EXPECT_EQ(told[0].from, 0);
-  EXPECT_GE(told[1].from, 9);
+  EXPECT_GE(told[1].from, 8);  // nine were done
 }
 
 // Each process has a part of the optimizer's state that no other trains on. Copies of it in the memory of
@@ -397,11 +397,16 @@ TEST(Restart, CopiesInOthersMemoryReplaceWhatIsLost) {
   survive(
       sharded, 30, "kill@5:8,kill@2:16", [](const auto&) {}, seconds, &told);
   ASSERT_EQ(told.size(), 2U);
-  EXPECT_GE(told[0].from, 7);
-  EXPECT_GE(told[1].from, 15);
+  EXPECT_GE(told[0].from, 6);  // what a process sent last may go with it
+  EXPECT_GE(told[1].from, 14);
   told.clear();
   survive(
-      sharded, 20, "kill@4:8,kill@5:8", [](const auto&) {}, seconds, &told);
+      sharded, 40, "slow@0:1=0.02",
+      [](const std::vector<pid_t>& children) {
+        std::this_thread::sleep_for(300ms);
+        for (const size_t process : {4, 5}) ::kill(children[process], SIGKILL);
+      },
+      seconds, &told);
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].from, 0);
 }
