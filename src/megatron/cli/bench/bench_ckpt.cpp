@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "megatron/base/counted.h"
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/writable_folder.h"
@@ -327,13 +328,13 @@ int bench_local(Invocation& invocation, const TrainCase& chosen, const Settings&
     return 0;
   }
   fmt::print(invocation.out,
-             "{}, {} ranks: {:.2f} GB on local disks, {} of everything\n"
+             "{}, {}: {:.2f} GB on local disks, {} of everything\n"
              "disk          writes {:.2f} GB/s with fsync, reads {:.2f} GB/s\n"
              "local save    {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk\n"
              "local load    {:.2f} s\n",
-             chosen.name, settings.run.ranks(), size / 1e9, copies == 1 ? "one copy" : "two copies",
-             ceilings.write / 1e9, ceilings.read / 1e9, seconds, size / seconds / 1e9,
-             100 * size / seconds / ceilings.write, timer->seconds);
+             chosen.name, counted(settings.run.ranks(), "rank"), size / 1e9,
+             copies == 1 ? "one copy" : "two copies", ceilings.write / 1e9, ceilings.read / 1e9, seconds,
+             size / seconds / 1e9, 100 * size / seconds / ceilings.write, timer->seconds);
   return 0;
 }
 
