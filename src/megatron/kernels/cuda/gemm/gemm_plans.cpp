@@ -1,6 +1,7 @@
 #include "megatron/kernels/cuda/gemm/gemm_plans.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -180,8 +181,19 @@ class Stopwatch {
   cudaEvent_t events_[2];
 };
 
+// Milliseconds until the GPU's clock settles. MEGATRON_AUTOTUNE_MS shortens the search where many shapes are
+// tried once, as by `autotune profile-ops --grid`.
+float settling_milliseconds() {
+  const char* given = std::getenv("MEGATRON_AUTOTUNE_MS");
+  const float value = given ? std::strtof(given, nullptr) : 0;
+  return value > 0 ? value : 40;
+}
+
 // Repetitions of a run of this many milliseconds until the GPU's clock settles.
-int long_run(float milliseconds) { return std::max(2, static_cast<int>(40 / milliseconds)); }
+int long_run(float milliseconds) {
+  static const float settling = settling_milliseconds();
+  return std::max(2, static_cast<int>(settling / milliseconds));
+}
 
 }  // namespace
 
