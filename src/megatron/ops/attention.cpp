@@ -29,8 +29,10 @@ void trace_attention(RankContext& ctx, const AttentionArgs& args, Phase phase) {
                                             : 6.0 * static_cast<double>(args.q.size(2)) +
                                                   4.0 * static_cast<double>(args.v.size(2));
   double bytes = static_cast<double>(args.q.bytes() + args.k.bytes() + args.v.bytes() + args.o.bytes());
-  ctx.trace("attention", phase, per_pair * visible_pairs(args) * static_cast<double>(args.q.size(1)),
-            phase == Phase::Forward ? bytes : 2 * bytes);
+  trace_op(ctx.tracer, "attention", phase,
+           {per_pair * visible_pairs(args) * static_cast<double>(args.q.size(1)),
+            phase == Phase::Forward ? bytes : 2 * bytes},
+           {&args.q, &args.k, &args.v});
 }
 
 // What the gradients of attention need, wherever q, k and v lie.

@@ -72,9 +72,12 @@ Tensor norm_over_model(RankContext& ctx, std::span<const ParameterSlice> slices,
                                 std::vector<Tensor> tensors;
                                 for (size_t i : indices) tensors.push_back(tensor_of(i));
                                 ctx.kernels->sum_squares(ctx.kernel_context(), {tensors, out});
-                                for (const Tensor& tensor : tensors)
-                                  ctx.trace(what, Phase::Other, 2 * static_cast<double>(tensor.numel()),
-                                            static_cast<double>(tensor.bytes()));
+                                double elements = 0, bytes = 0;
+                                for (const Tensor& tensor : tensors) {
+                                  elements += static_cast<double>(tensor.numel());
+                                  bytes += static_cast<double>(tensor.bytes());
+                                }
+                                ctx.trace(what, Phase::Other, 2 * elements, bytes);
                               });
   Tensor norm = ctx.empty({1}, DType::F64);
   ctx.kernels->unary(ctx.kernel_context(), {.kind = Unary::Sqrt, .x = sum, .y = norm});
