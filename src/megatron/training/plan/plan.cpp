@@ -113,6 +113,20 @@ std::string RunPlan::memory_table() const {
                      names, figures);
 }
 
+MemoryStatistics trace_step(const Config& config, const ParallelSizes& sizes, int rank, DType dtype,
+                            Tracer& tracer) {
+  RankContext ctx(kMeta, 1, rank);
+  const ParallelContext parallel =
+      ParallelContext::from_sizes(planned_world(sizes, rank, std::make_shared<TrafficLog>()), sizes);
+  RankTrainer trainer(ctx, config, parallel, dtype);
+  const int64_t passes =
+      config.train.global_batch_size / (config.train.micro_batch_size * static_cast<int64_t>(sizes.dp()));
+  ctx.tracer = &tracer;
+  trainer.step(ctx, blank_batches(config, passes), 0);
+  ctx.tracer = nullptr;
+  return ctx.allocator->statistics();
+}
+
 RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype, const TrainerOptions& options,
                     std::span<const GpuFacts> gpus) {
   const int64_t per_pass = config.train.micro_batch_size * sizes.dp();

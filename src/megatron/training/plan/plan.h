@@ -51,6 +51,9 @@ RunPlan plan_run(const Resolved& resolved);
 // no longer grows.
 RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype,
                     const TrainerOptions& options = {}, std::span<const GpuFacts> gpus = {});
+// A step of one rank on shapes alone, told to `tracer` op by op; the memory that it needs.
+MemoryStatistics trace_step(const Config& config, const ParallelSizes& sizes, int rank, DType dtype,
+                            Tracer& tracer);
 // What the kernels of these GPUs would refuse of a short row that goes through the model forward.
 std::vector<Refusal> forward_refusals(Config config, const ParallelSizes& sizes, DType dtype,
                                       std::span<const GpuFacts> gpus);
