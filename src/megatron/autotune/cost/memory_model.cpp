@@ -258,11 +258,21 @@ MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
       if (last && m.mtp > 0) use.activations += tokens * bytes.kept * m.mtp;
       // Either the loss or a layer's backward pass needs the most beside what is kept.
       const double again = plan.schedule == Schedule::one_f_one_b ? bytes.again : 0;
-      const double backward = bytes.passing + again + (stage > 0 ? 2 * h / split : 0);
-      const double loss = last ? logits + 4 * h + 2 * h / split + 816 : 0;
-      if (loss >= backward) {
+      // A message from the stage before, or to the next while a module is made again; chunks that take turns
+      // have two more on their way where there are stages between.
+      const bool again_whole = plan.recomputes(recompute_mlp) || plan.recomputes(recompute_moe);
+      const double messages =
+          (stage > 0 || (plan.pp > 1 && again_whole) ? 1 : 0) + (plan.vpp > 1 && plan.pp > 2 ? 2 : 0);
+      const double backward = bytes.passing + again + messages * 2 * h / split;
+      const double loss = last ? logits + 4 * h + std::max(1.0, messages) * 2 * h / split + 816 : 0;
+      // While weight gradients are put off, the loss of the last micro-batch comes before its backward pass:
+      // what that will put off is still as the forward pass kept it.
+      // A V with as many micro-batches as stages has its last loss while no gradient waits.
+      double before = flight.whole >= 1 ? count * (bytes.kept - bytes.pending) : 0;
+      if (plan.schedule == Schedule::zb_v) before = plan.microbatches() == plan.pp ? -4 * h / split : 0;
+      if (loss + before >= backward) {
         use.logits = tokens * logits;
-        use.activations += tokens * (loss - logits);
+        use.activations += tokens * (loss + before - logits);
       } else {
         use.activations += tokens * backward;
       }
