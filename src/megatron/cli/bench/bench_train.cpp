@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 
+#include "megatron/autotune/measure/op_pricer.h"
+#include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/progress.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/cli/bench/node_timer.h"
 #include "megatron/cli/bench/process_age.h"
+#include "megatron/cli/bench/step_profile.h"
+#include "megatron/cli/commands/autotune_parts.h"
 #include "megatron/cli/flags.h"
+#include "megatron/cli/version.h"
 #include "megatron/device/gpu_info.h"
 #include "megatron/device/profiler.h"
 #include "megatron/models/parallel_setup.h"
@@ -25,6 +31,7 @@ namespace {
 
 struct Settings {
   BenchRun run;
+  std::string ops, name, predict;
   bool json = false, trace = false;
 };
 
@@ -56,6 +63,10 @@ std::vector<Flag> flags(Settings& s) {
       switch_flag("--graphs", "record forward and backward once and replay them (one rank)", s.run.graphs),
       switch_flag("--nvtx-ranges", "name ranges of work for a profiler (Nsight Systems)", s.run.nvtx),
       switch_flag("--trace", "where the time of a step goes, node by node", s.trace),
+      text_flag("--ops", "FILE", "database that takes the time of every op of a step (one rank)", s.ops),
+      text_flag("--predict", "FILE",
+                "what a step would take by a database of measured ops, or by that of h200; nothing is run",
+                s.predict),
       switch_flag("--json", "one JSON document", s.json),
   };
 }
@@ -80,6 +91,7 @@ class Measure final : public Callback {
   double start_up = 0;      // from the command on until the first step was finished
   MemoryStatistics memory;  // of rank 0
   std::string trace;
+  autotune::StepDatabase ops;
   Config config;  // that was run
 
  private:
@@ -99,6 +111,7 @@ class Measure final : public Callback {
     progress_.reset();
     memory = view.ctx.allocator->statistics();
     memory.peak_reserved = std::max(reserved_, memory.peak_reserved);
+    if (!settings_.ops.empty()) ops.steps = {profile_steps(view, settings_.name, 0.5)};
     if (!settings_.trace) return;
     const auto source = random_rows(config);
     const Shares shares = Shares::even(config.train.global_batch_size, config.train.micro_batch_size, 1);
@@ -147,19 +160,57 @@ std::string bench_train_help() {
   return text + case_list() + "\n" + flags_help(flags(unused));
 }
 
+namespace {
+
+// Tells what the case would take by a database of measured ops.
+int predict_case(Invocation& invocation, const TrainCase& chosen, const Settings& settings, bool cuda) {
+  const Config config =
+      resolve(sources_of(chosen, settings.run), {.purpose = Purpose::model, .allow_unavailable = true})
+          .config;
+  const autotune::StepDatabase database = autotune_step_database(settings.predict);
+  const PlannedStep step = planned_step(config, cuda);
+  const autotune::StepPrice price = autotune::OpPricer(database).price(step.ops);
+  const double tokens = static_cast<double>(config.train.global_batch_size * config.model.seq_length);
+  const double gib = static_cast<double>(step.memory.total.peak) / (1 << 30);
+  if (settings.json) {
+    Json json;
+    json["case"] = chosen.name;
+    json["tokens_per_second"] = tokens / price.seconds;
+    json["iteration_ms"] = price.seconds * 1e3;
+    json["host_ms"] = price.host * 1e3;
+    json["memory_gib"] = gib;
+    json["unknown_percent"] = 100 * price.unknown;
+    Json& families = json["families_ms"] = Json::object();
+    for (const auto& [family, seconds] : price.by_family) families[family] = seconds * 1e3;
+    fmt::print(invocation.out, "{}\n", json.dump());
+    return 0;
+  }
+  fmt::print(invocation.out,
+             "predicted by ops of {}: {:.0f} tokens/s  {:.1f} ms a step (host {:.1f})  {:.2f} GiB a rank  "
+             "clock {:+.1f} %  {:.1f} % by ops that it does not know\n",
+             database.device, tokens / price.seconds, price.seconds * 1e3, price.host * 1e3, gib,
+             100 * std::expm1(price.clock), 100 * price.unknown);
+  return 0;
+}
+
+}  // namespace
+
 int bench_train(Invocation& invocation) {
   Settings settings;
   const TrainCase& chosen =
       find_case("bench train", parse_flags("bench train", invocation.args, flags(settings)), &settings.run);
   BenchRun& layout = settings.run;
+  settings.name = std::string(chosen.name);
   const bool alone = layout.ranks() == 1;
-  if (settings.trace && !alone) throw UsageError("bench train: --trace is for one rank");
+  if ((settings.trace || !settings.ops.empty()) && !alone)
+    throw UsageError("bench train: --trace and --ops are for one rank");
   if (layout.graphs && !alone)
     throw UsageError(
         "bench train: --graphs is for one rank; megatron pretrain records several that NCCL connects");
   if (settings.trace && layout.graphs)
     throw UsageError("bench train: --trace times nodes one by one, which --graphs runs as one");
   const bool cuda = layout.choose_device();
+  if (!settings.predict.empty()) return predict_case(invocation, chosen, settings, cuda);
   RunSpec spec;
   spec.sources = sources_of(chosen, layout);
   spec.log = invocation.log;
@@ -174,6 +225,11 @@ int bench_train(Invocation& invocation) {
   if (const RunEnd end = run(spec); end.reason != RunEnd::Reason::finished)
     throw Error("bench train: " + end.text());
   Measure& measured = *measured_by;
+  if (!settings.ops.empty()) {
+    measured.ops.device = cuda ? gpu_name(0) : "CPU";
+    measured.ops.library = std::string(build_info().version);
+    write_file_atomically(settings.ops, measured.ops.text());
+  }
   const Config& config = measured.config;
   const DType dtype = model_dtype(config);
   const ParallelSizes sizes = parallel_sizes(config, config.run.ranks);

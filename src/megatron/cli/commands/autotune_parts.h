@@ -2,7 +2,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "megatron/autotune/measure/step_database.h"
 #include "megatron/cli/command.h"
 
 // The parts of `megatron autotune`.
@@ -22,5 +24,12 @@ int run_autotune_profile_ops(Invocation& invocation);
 
 std::string autotune_profile_comm_help();
 int run_autotune_profile_comm(Invocation& invocation);
+
+// Of a file, or one that comes with the program, by its name: h200.
+autotune::StepDatabase autotune_step_database(const std::string& name);
+// Trains small models of many shapes here and keeps the time of every op in the database `path`. Of the grid
+// all are run where none are chosen.
+int profile_grid_steps(Invocation& invocation, const std::string& path, double seconds,
+                       const std::vector<size_t>& chosen);
 
 }  // namespace megatron

@@ -41,6 +41,8 @@ constexpr CommandFlag kProfileFlags[] = {
     {"--no-theoretical-activations", 0, "leave those out"},
     {"--output-dir", 1, "where the tree of results goes [outputs]"},
     {"--database", 1, "JSON lines that take the time of every op"},
+    {"--grid", 0, "with --database: ops of small models of many shapes, in training steps"},
+    {"--seconds", 1, "with --grid: measured steps of each model [1]"},
     {"--json", 0, "one JSON document"},
 };
 
@@ -229,6 +231,16 @@ int run_autotune_profile_ops(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kProfileFlags);
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune profile-ops: cannot make sense of '{}'", line.words[0]));
+  if (line.has("--grid")) {
+    if (!line.has("--database")) throw UsageError("autotune profile-ops: --grid needs --database FILE");
+    const std::string seconds = line.get("--seconds", "1");
+    std::vector<size_t> chosen;
+    const std::string list = line.get("--test-case-idxs", "");  // the words lie in it
+    for (const std::string_view word : comma_separated(list))
+      chosen.push_back(static_cast<size_t>(parse_int("autotune profile-ops", "--test-case-idxs", word)));
+    return profile_grid_steps(invocation, line.get("--database"),
+                              parse_positive("autotune profile-ops", "--seconds", seconds), chosen);
+  }
   Config config = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = read_recipe}),
                           {.purpose = Purpose::model, .allow_unavailable = true})
                       .config;
