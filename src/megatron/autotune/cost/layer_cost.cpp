@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megatron/autotune/cost/kernel_cost.h"
+#include "megatron/autotune/measure/op_pricer.h"
 
 namespace megatron::autotune {
 namespace {
@@ -20,15 +21,35 @@ double tokens_of(const ParallelPlan& plan) {
   return static_cast<double>(plan.mbs) * static_cast<double>(plan.seq) / plan.cp;
 }
 
+// What was measured, where there is a database of that; else the shaped model.
+double linear_seconds(const CostInputs& in, GemmType type, OpPricer::LinearPass pass, double rows,
+                      double width_in, double width_out, double groups) {
+  if (in.ops != nullptr && type != GemmType::bits4 && rows >= 1 && width_in >= 1 && width_out >= 1)
+    if (const auto measured =
+            in.ops->linear_seconds(pass, type == GemmType::bits8, rows, width_in, width_out, groups))
+      return *measured;
+  const GpuSpec& gpu = in.cluster.gpu;
+  switch (pass) {
+    case OpPricer::LinearPass::forward:
+      return gemm_seconds(gpu, in.constants, type, rows, width_out, width_in, groups);
+    case OpPricer::LinearPass::input_gradient:
+      return gemm_seconds(gpu, in.constants, type, rows, width_in, width_out, groups);
+    case OpPricer::LinearPass::weight_gradient:
+      break;
+  }
+  return gemm_seconds(gpu, in.constants, type, width_in, width_out, rows, groups);
+}
+
 // Adds a linear layer: forward, input gradient and weight gradient.
 void add_linear(const CostInputs& in, const ParallelPlan& plan, GemmType type, double rows, double width_in,
                 double width_out, double groups, double times, PassPair& pair) {
   const GpuSpec& gpu = in.cluster.gpu;
-  pair.forward.gemm += times * gemm_seconds(gpu, in.constants, type, rows, width_out, width_in, groups);
-  pair.backward.gemm += times * gemm_seconds(gpu, in.constants, type, rows, width_in, width_out, groups);
+  using enum OpPricer::LinearPass;
+  pair.forward.gemm += times * linear_seconds(in, type, forward, rows, width_in, width_out, groups);
+  pair.backward.gemm += times * linear_seconds(in, type, input_gradient, rows, width_in, width_out, groups);
   // Adapters of rank 32 or so take about a tenth of the weight gradients that they replace.
   const double weight = times * (plan.lora ? 0.1 : 1.0) *
-                        gemm_seconds(gpu, in.constants, type, width_in, width_out, rows, groups);
+                        linear_seconds(in, type, weight_gradient, rows, width_in, width_out, groups);
   pair.backward.gemm += weight;
   pair.backward.weight += weight;
   if (type != GemmType::bits16) {
@@ -126,8 +147,15 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
   const bool unfused_sinks =
       m.sinks && in.stack.attention == AttentionBackend::fused && !in.stack.fused_sinks;
   const AttentionBackend backend = unfused_sinks ? AttentionBackend::unfused : in.stack.attention;
-  const AttentionSeconds core =
+  AttentionSeconds core =
       attention_seconds(in.cluster.gpu, in.constants, backend, shape, softmax_is_fused(in, plan));
+  if (in.ops != nullptr && backend == AttentionBackend::fused && plan.cp == 1 && !m.latent()) {
+    const double queries = rows * shape.heads;
+    if (const auto forward = in.ops->attention_seconds(false, queries, shape.context, shape.qk_dim))
+      core.forward = *forward;
+    if (const auto backward = in.ops->attention_seconds(true, queries, shape.context, shape.qk_dim))
+      core.backward = *backward;
+  }
   pair.forward.attention += core.forward;
   pair.backward.attention += core.backward;
   if (plan.recompute == Recompute::core_attn) pair.backward.attention += core.forward * plan.recompute_share;

@@ -8,6 +8,8 @@
 
 namespace megatron::autotune {
 
+class OpPricer;
+
 // Seconds of one pass by what they are spent on. Communication is what computation does not hide.
 struct PassCost {
   double gemm = 0, attention = 0, memory = 0, tp = 0, cp = 0, ep = 0;
@@ -31,6 +33,7 @@ struct CostInputs {
   const Stack& stack;
   const CostConstants& constants;
   const Calibration* measured = nullptr;  // layers that were measured, where there are any
+  const OpPricer* ops = nullptr;  // times of GEMMs and attention that were measured; else shaped models
 };
 
 // What decides the shapes of a layer's kernels.

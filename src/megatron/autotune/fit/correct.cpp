@@ -26,7 +26,7 @@ double factor_for(const CostInputs& in, const ParallelPlan& plan, double measure
 Calibration corrected(const CostInputs& in, const std::vector<Candidate>& plans) {
   Calibration result{in.constants, {}};
   const auto inputs = [&](const Calibration& c) {
-    return CostInputs{in.model, in.cluster, in.stack, c.constants, &c};
+    return CostInputs{in.model, in.cluster, in.stack, c.constants, &c, in.ops};
   };
   double sum = 0;
   int count = 0;

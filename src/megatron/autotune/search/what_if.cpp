@@ -36,7 +36,7 @@ class Neighbours {
   }
 
   void machine(std::string change, const Cluster& cluster) {
-    const CostInputs other{in_.model, cluster, in_.stack, in_.constants, in_.measured};
+    const CostInputs other{in_.model, cluster, in_.stack, in_.constants, in_.measured, in_.ops};
     result.push_back({std::move(change), predict(other, plan_).seconds, true, true});
   }
 

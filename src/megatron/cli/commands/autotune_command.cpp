@@ -6,6 +6,7 @@
 #include "megatron/autotune/report/table_report.h"
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
+#include "megatron/cli/bench/step_profile.h"
 #include "megatron/cli/commands/autotune_parts.h"
 #include "megatron/cli/commands/autotune_setup.h"
 #include "megatron/cli/flags.h"
@@ -60,6 +61,25 @@ int predict_table(Invocation& invocation, const CommandLine& line) {
   return 0;
 }
 
+// A step of the trainer itself on shapes alone, priced op by op; nothing where there is no database for that
+// or more than one GPU, whose exchanges the database does not know.
+struct PricedStep {
+  StepPrice price;
+  double memory_gib = 0;
+};
+
+std::optional<PricedStep> price_by_ops(const PlanSetup& setup, const ParallelPlan& plan) {
+  if (!setup.ops || plan.gpus > 1 || plan.forward_only) return {};
+  Config config = setup.resolved.config;
+  config.train.global_batch_size = plan.gbs;
+  config.train.micro_batch_size = plan.mbs;
+  config.model.seq_length = plan.seq;
+  config.precision.bf16 = plan.precision != Precision::fp16;
+  config.run.ranks = 1;
+  const PlannedStep step = planned_step(config, setup.cluster.gpu.name != "CPU");
+  return PricedStep{setup.ops->price(step.ops), static_cast<double>(step.memory.total.peak) / (1 << 30)};
+}
+
 int run_predict(Invocation& invocation) {
   const bool table = std::any_of(invocation.args.begin(), invocation.args.end(),
                                  [](const std::string& word) { return word.starts_with("--table"); });
@@ -70,10 +90,26 @@ int run_predict(Invocation& invocation) {
   if (table) return predict_table(invocation, line);
   const PlanSetup setup = autotune_plan_setup(line);
   const ParallelPlan plan = given_plan(setup);
-  if (line.has("--json"))
-    fmt::print(invocation.out, "{}\n", prediction_json(setup.inputs(), plan).dump(1));
-  else
-    fmt::print(invocation.out, "{}", prediction_text(setup.inputs(), plan));
+  const std::optional<PricedStep> step = price_by_ops(setup, plan);
+  if (line.has("--json")) {
+    Json json = prediction_json(setup.inputs(), plan);
+    if (step) {
+      Json& ops = json["by_ops"] = Json::object();
+      ops["iteration_ms"] = step->price.seconds * 1e3;
+      ops["host_ms"] = step->price.host * 1e3;
+      ops["memory_gib"] = step->memory_gib;
+      ops["unknown_percent"] = 100 * step->price.unknown;
+    }
+    fmt::print(invocation.out, "{}\n", json.dump(1));
+    return 0;
+  }
+  fmt::print(invocation.out, "{}", prediction_text(setup.inputs(), plan));
+  if (step)
+    fmt::print(invocation.out, "\nby measured ops of a step: {:.1f} ms, {:.2f} GiB of tensors{}\n",
+               step->price.seconds * 1e3, step->memory_gib,
+               step->price.unknown > 0.01
+                   ? fmt::format("; {:.0f} % by ops that were not measured", 100 * step->price.unknown)
+                   : "");
   return 0;
 }
 

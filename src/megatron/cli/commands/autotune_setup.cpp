@@ -5,6 +5,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/bridge/hf_settings.h"
+#include "megatron/cli/commands/autotune_parts.h"
 #include "megatron/cli/flags.h"
 #include "megatron/recipes/recipe_catalogue.h"
 
@@ -20,6 +21,7 @@ constexpr CommandFlag kPlanFlags[] = {
     {"--gpus", 1, "how many of them [--world-size, else 8]"},
     {"--imbalance", 1, "rows of the fullest expert rank / mean [1.2]"},
     {"--constants", 1, "calibration file instead of the shipped one"},
+    {"--database", 1, "measured ops: FILE, h200 or none [h200 for H200]"},
     {"--forward-only", 0, "log-probabilities or prefill: no backward pass"},
     {"--json", 0, "one JSON document"},
 };
@@ -83,6 +85,10 @@ PlanSetup autotune_plan_setup(const CommandLine& line) {
                               : config.precision.fp16                 ? Precision::fp16
                                                                       : Precision::bf16;
   ModelShape model = model_shape(config.model);
+  const std::string database = line.get("--database", cluster.gpu.name == "H200" ? "h200" : "none");
+  std::shared_ptr<const OpPricer> ops;
+  if (database != "none")
+    ops = std::make_shared<const OpPricer>(autotune_step_database(database), cluster.gpu.sms);
   const double imbalance =
       line.has("--imbalance")
           ? std::max(1.0, parse_positive("autotune", "--imbalance", line.get("--imbalance"), 1e3))
@@ -95,7 +101,8 @@ PlanSetup autotune_plan_setup(const CommandLine& line) {
           seq,
           precision,
           imbalance,
-          line.has("--forward-only")};
+          line.has("--forward-only"),
+          std::move(ops)};
 }
 
 ParallelPlan given_plan(const PlanSetup& setup) {
@@ -189,7 +196,7 @@ Calibration autotune_calibration(const CommandLine& line, std::string_view shipp
 }
 
 CostInputs PlanSetup::inputs() const {
-  return {model, cluster, stack_named("megatron-cpp"), calibration.constants, &calibration};
+  return {model, cluster, stack_named("megatron-cpp"), calibration.constants, &calibration, ops.get()};
 }
 
 }  // namespace megatron

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <memory>
 #include <span>
 
+#include "megatron/autotune/measure/op_pricer.h"
 #include "megatron/autotune/search/search.h"
 #include "megatron/cli/command.h"
 #include "megatron/config/resolve/resolve.h"
@@ -23,6 +25,7 @@ struct PlanSetup {
   autotune::Precision precision;
   double expert_imbalance;
   bool forward_only = false;
+  std::shared_ptr<const autotune::OpPricer> ops;  // by --database, or what comes with the program for the GPU
 
   autotune::CostInputs inputs() const;
   bool given(std::string_view name) const { return resolved.origin(name).source >= Source::recipe; }

@@ -175,7 +175,8 @@ int run_autotune_validate(Invocation& invocation) {
     throw ConfigError("autotune validate: none of the plans can be run here" +
                       (left_out.empty() ? std::string() : ": " + left_out.begin()->first));
   const Calibration better = corrected(request.in, tried);
-  const CostInputs again{setup.model, setup.cluster, request.in.stack, better.constants, &better};
+  const CostInputs again{setup.model,      setup.cluster, request.in.stack,
+                         better.constants, &better,       request.in.ops};
   const auto fastest =
       std::min_element(tried.begin(), tried.end(),
                        [](const Candidate& a, const Candidate& b) { return *a.measured < *b.measured; });
