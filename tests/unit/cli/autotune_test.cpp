@@ -192,6 +192,16 @@ TEST(Autotune, ProfilesCollectives) {
   EXPECT_EQ(json.at("collectives").size(), 5u);
   for (const Json& one : json.at("collectives").as_array())
     EXPECT_GT(one.at("sizes")[0].at("us").as_double(), 0);
+  ASSERT_EQ(json.at("copies").size(), 2u);
+  for (const Json& one : json.at("copies").as_array()) {
+    EXPECT_GT(one.at("to_device_gb_per_s").as_double(), 0);
+    EXPECT_GT(one.at("to_host_gb_per_s").as_double(), 0);
+  }
+  const Json& both = json.at("interference");
+  EXPECT_GT(both.at("gemm_us").as_double(), 0);
+  EXPECT_GT(both.at("all_reduce_us").as_double(), 0);
+  EXPECT_GE(both.at("hidden").as_double(), 0);
+  EXPECT_LE(both.at("hidden").as_double(), 1);
 }
 
 TEST(Autotune, ValidatesPlansByRunningThem) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/autotune/measure/op_database.h"
@@ -11,6 +12,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/version.h"
 #include "megatron/comm/launch.h"
+#include "megatron/device/runtime.h"
 
 namespace megatron {
 namespace {
@@ -68,6 +70,79 @@ constexpr Collective kCollectives[] = {
      }},
 };
 
+// A GEMM and an all-reduce, each alone and both at once. What is hidden is the share of the shorter one that
+// costs no time beside the longer one.
+struct Interference {
+  double gemm_us = 0, comm_us = 0, both_us = 0;
+  double hidden() const {
+    return std::clamp((gemm_us + comm_us - both_us) / std::max(1e-9, std::min(gemm_us, comm_us)), 0.0, 1.0);
+  }
+};
+
+double median_us(int64_t repeat, const ProcessGroup& world, const std::function<void()>& work) {
+  std::vector<double> us;
+  work();
+  for (int64_t i = 0; i < repeat; ++i) {
+    world.barrier();
+    const auto begin = Clock::now();
+    work();
+    us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+  }
+  std::sort(us.begin(), us.end());
+  return us[us.size() / 2];
+}
+
+Interference measure_interference(RankContext& ctx, const ProcessGroup& world, int64_t repeat) {
+  constexpr int64_t side = 512, numel = int64_t{1} << 20;
+  const Tensor a = ctx.full({side, side}, DType::F32, 0.5), b = ctx.full({side, side}, DType::F32, 0.25),
+               c = ctx.full({side, side}, DType::F32, 0), sum = ctx.full({numel}, DType::F32, 0);
+  const auto gemm = [&] {
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = a, .b = b, .c = c});
+    ctx.stream.synchronize();
+  };
+  Interference result;
+  result.gemm_us = median_us(repeat, world, gemm);
+  result.comm_us = median_us(repeat, world, [&] { world.all_reduce(sum).wait(); });
+  result.both_us = median_us(repeat, world, [&] {
+    auto pending = world.all_reduce(sum);
+    gemm();
+    pending.wait();
+  });
+  return result;
+}
+
+// GB/s of copies from pageable host memory to a device and back; on the host itself, of its own copies.
+struct CopyRates {
+  int64_t bytes = 0;
+  double to_device = 0, to_host = 0;
+};
+
+std::vector<CopyRates> measure_copies(RankContext& ctx, const std::vector<int64_t>& sizes, int64_t repeat) {
+  std::vector<CopyRates> rates;
+  for (const int64_t bytes : sizes) {
+    const std::vector<float> host(static_cast<size_t>(std::max<int64_t>(1, bytes / 4)), 1.0F);
+    const auto count = static_cast<int64_t>(host.size());
+    std::vector<double> there, back;
+    for (int64_t i = 0; i <= repeat; ++i) {
+      ctx.stream.synchronize();
+      const auto begin = Clock::now();
+      const Tensor tensor = ctx.from_vector(host, {count});
+      ctx.stream.synchronize();
+      const auto middle = Clock::now();
+      const std::vector<float> copy = ctx.to_vector<float>(tensor);
+      const auto end = Clock::now();
+      if (i == 0) continue;  // the first one allocates
+      there.push_back(std::chrono::duration<double>(middle - begin).count());
+      back.push_back(std::chrono::duration<double>(end - middle).count());
+    }
+    std::sort(there.begin(), there.end());
+    std::sort(back.begin(), back.end());
+    const double size = 4.0 * static_cast<double>(count);
+    rates.push_back({bytes, 1e-9 * size / there[there.size() / 2], 1e-9 * size / back[back.size() / 2]});
+  }
+  return rates;
+}
+
 // Latency and rate of a line through times of several sizes, by least squares of relative errors.
 struct LinkFit {
   double latency_us = 0, gbs = 0;
@@ -95,8 +170,8 @@ std::string autotune_profile_comm_help() {
   CommSettings unused;
   return "usage: megatron autotune profile-comm [options]\n"
          "\n"
-         "Times collectives of several sizes among ranks, tells latency and rate of each, and writes them\n"
-         "to a database.\n\n" +
+         "Times collectives of several sizes among ranks, copies between host and device, and a GEMM beside\n"
+         "an all-reduce; tells latency and rate of each, and writes collectives to a database.\n\n" +
          flags_help(comm_flags(unused));
 }
 
@@ -114,6 +189,7 @@ int run_autotune_profile_comm(Invocation& invocation) {
   if (s.ranks > 256)
     throw UsageError(fmt::format("autotune profile-comm: --ranks needs 2 to 256 (got {})", s.ranks));
   autotune::OpDatabase database;
+  Interference interference;
   Launch launch({.ranks = static_cast<int>(s.ranks),
                  .comm = connection_from_name(s.comm),
                  .heartbeat = {},
@@ -140,8 +216,12 @@ int run_autotune_profile_comm(Invocation& invocation) {
         }
         world.barrier();
       }
+    const Interference own = measure_interference(ctx, world, s.repeat);
+    if (rank == 0) interference = own;
     world.detach();
   });
+  RankContext device(cuda_device_count() > 0 ? Device{DeviceType::Cuda, 0} : kCpu, 1, 0);
+  const std::vector<CopyRates> copies = measure_copies(device, sizes, s.repeat);
   Json document = Json::object();
   document["connection"] = how;
   Json& list = document["collectives"] = Json::array();
@@ -172,6 +252,27 @@ int run_autotune_profile_comm(Invocation& invocation) {
     list.push_back(std::move(entry));
     if (!s.json) fmt::print(invocation.out, "  {:.1f} us and {:.2f} GB/s\n", fit.latency_us, fit.gbs);
   }
+  const char* where = device.device.is_cuda() ? "GPU" : "host";
+  Json& rates = document["copies"] = Json::array();
+  for (const CopyRates& one : copies) {
+    Json row = Json::object();
+    row["bytes"] = one.bytes;
+    row["to_device_gb_per_s"] = one.to_device;
+    row["to_host_gb_per_s"] = one.to_host;
+    rates.push_back(std::move(row));
+    if (!s.json)
+      fmt::print(invocation.out, "{:<16}{:>12}{:>14.3f} GB/s to the {}{:>10.3f} GB/s back\n", "copy",
+                 one.bytes / 1024, one.to_device, where, one.to_host);
+  }
+  Json& both = document["interference"] = Json::object();
+  both["gemm_us"] = interference.gemm_us;
+  both["all_reduce_us"] = interference.comm_us;
+  both["both_us"] = interference.both_us;
+  both["hidden"] = interference.hidden();
+  if (!s.json)
+    fmt::print(invocation.out,
+               "a GEMM of {:.0f} us and an all-reduce of {:.0f} us take {:.0f} us at once: {:.0f} % hidden\n",
+               interference.gemm_us, interference.comm_us, interference.both_us, 100 * interference.hidden());
   if (!s.database.empty()) {
     autotune::OpDatabase all;
     if (std::filesystem::exists(s.database))
