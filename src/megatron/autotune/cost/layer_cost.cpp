@@ -422,7 +422,8 @@ PassPair layer_cost_of(const CostInputs& in, const ParallelPlan& plan, LayerType
     const double rows = tokens_of(plan) * static_cast<double>(m.hidden) / plan.tp;
     pair.backward.memory +=
         plan.recompute_share * blocks * memory_seconds(in.cluster.gpu, in.constants, 4 * rows);
-    if (in.stack.keeps_gathered_inputs) pair.backward.tp += plan.recompute_share * 0.5 * pair.forward.tp;
+    if (in.stack.keeps_gathered_inputs && !plan.tp_overlap)
+      pair.backward.tp += plan.recompute_share * 0.5 * pair.forward.tp;
   }
   if (plan.recompute == Recompute::full) pair.backward += plan.recompute_share * pair.forward;
   if (in.measured != nullptr && !in.measured->layers.empty()) {

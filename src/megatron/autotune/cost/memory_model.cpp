@@ -23,9 +23,11 @@ TokenBytes activation_bytes(const CostInputs& in, const ParallelPlan& plan) {
   // Norms and residuals are split by sequence parallelism alone.
   const double split = plan.sequence_parallel ? t : 1;
   const double residual = 2 * h / split;
-  const double norm = in.stack.compiled_pointwise                                 ? 0
-                      : in.stack.keeps_gathered_inputs || !plan.sequence_parallel ? e * h
-                                                                                  : e * h / t;
+  // GEMMs that overlap with their gathering gather again in the backward pass.
+  const bool gathered = in.stack.keeps_gathered_inputs && !plan.tp_overlap;
+  const double norm = in.stack.compiled_pointwise           ? 0
+                      : gathered || !plan.sequence_parallel ? e * h
+                                                            : e * h / t;
   const double qkv = m.latent() ? 2 * (2 * m.query_width() + m.value_width()) / t
                                 : 2.0 * double(m.head_dim) * double(m.heads + 2 * m.kv_heads) / t;
   double core = 2 * m.value_width() / t + 4.0 * double(m.heads) / t;

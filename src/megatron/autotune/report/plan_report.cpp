@@ -218,7 +218,16 @@ std::string search_text(const SearchRequest& request, const SearchResult& r) {
         fmt::format("{:.1f}", c.planned.value_or(c.bytes) / kGibibyte), what_binds(in, p, c.prediction));
   }
   const Candidate& first = r.best[0];
-  text += fmt::format("\nwhy the first: {} spends\n", plan_text(first.plan)) + time_text(first.prediction);
+  const auto fastest = std::min_element(
+      r.best.begin(), r.best.end(),
+      [](const Candidate& a, const Candidate& b) { return a.prediction.seconds < b.prediction.seconds; });
+  text += "\nwhy the first: ";
+  // Plans that near are a tie, which the search breaks.
+  if (fastest != r.best.begin())
+    text += fmt::format("{:.1f} % behind {}, but it asks for less or leaves more room;\n",
+                        100 * (first.prediction.seconds / fastest->prediction.seconds - 1),
+                        fastest - r.best.begin() + 1);
+  text += fmt::format("{} spends\n", plan_text(first.plan)) + time_text(first.prediction);
   for (size_t i = 1; i < std::min<size_t>(4, r.best.size()); ++i)
     text += fmt::format("against {} ({:+.1f} %):\n  {}\n", i + 1,
                         100 * (r.best[i].prediction.seconds / first.prediction.seconds - 1),

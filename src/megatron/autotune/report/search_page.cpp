@@ -163,7 +163,7 @@ report::Page search_page(const SearchRequest& request, const SearchResult& r,
   if (r.best.empty()) return page;
   const Candidate& first = r.best[0];
   const Prediction& p = first.prediction;
-  page.tiles = {{plan_text(first.plan), "fastest plan that fits"},
+  page.tiles = {{plan_text(first.plan), "first plan; within 1 % of the fastest that fits"},
                 {fmt::format("{:.1f} ms", p.seconds * 1e3), "an iteration"},
                 {fmt::format("±{:.0f} %", 100 * p.uncertainty), "uncertainty"},
                 {fmt::format("{:.0f}", p.tokens_per_second_per_gpu), "tokens/s/GPU"},
