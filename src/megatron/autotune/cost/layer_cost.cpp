@@ -59,6 +59,16 @@ void add_linear(const CostInputs& in, const ParallelPlan& plan, GemmType type, d
   }
 }
 
+// Operands that are gathered in fp8 are cast before, by each rank its share; what the weight gradient reads is
+// turned after. `pair` has them as casts of the whole: once forward and once backward.
+void share_casts(const CostInputs& in, const ParallelPlan& plan, PassPair& pair) {
+  if (gemm_type(plan.precision) == GemmType::bits16 || !plan.tp_overlap || plan.tp == 1) return;
+  const double elements = tokens_of(plan) * static_cast<double>(in.model.hidden);
+  const double saved = memory_seconds(in.cluster.gpu, in.constants, elements * (2 - 3.0 / plan.tp));
+  pair.forward.memory -= saved;
+  pair.backward.memory -= saved;
+}
+
 void add_bytes(const CostInputs& in, double forward, double backward, PassPair& pair) {
   pair.forward.memory += memory_seconds(in.cluster.gpu, in.constants, forward * in.stack.pointwise);
   pair.backward.memory += memory_seconds(in.cluster.gpu, in.constants, backward * in.stack.pointwise);
@@ -129,6 +139,7 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
     add_linear(in, plan, type, rows, h, double(m.head_dim) * (m.heads + 2 * m.kv_heads) / t, 1, 1, pair);
   }
   add_linear(in, plan, type, rows, m.value_width() / t, h, 1, 1, pair);
+  if (!m.latent()) share_casts(in, plan, pair);
 
   // A ring works on half of each rank's tokens at a time, so that causal ranks have equal work; where keys
   // are gathered, on two chunks against all keys before them; where heads are exchanged, on whole sequences.
@@ -185,6 +196,7 @@ PassPair mlp_block(const CostInputs& in, const ParallelPlan& plan, double ffn,
   PassPair pair;
   add_linear(in, plan, type, rows, h, (gated ? 2 : 1) * ffn / t, 1, 1, pair);
   add_linear(in, plan, type, rows, ffn / t, h, 1, 1, pair);
+  share_casts(in, plan, pair);
   const double activation = (gated ? 6 : 4) * rows * ffn / t;
   add_bytes(in, 10 * rows * h / t + activation, 12 * rows * h / t + (gated ? 10 : 6) * rows * ffn / t, pair);
   if (plan.recomputes(again)) {
