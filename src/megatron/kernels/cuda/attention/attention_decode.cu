@@ -1,5 +1,4 @@
-#include "megatron/kernels/cuda/attention/attention_mma.cuh"
-#include "megatron/kernels/cuda/core/last_block.cuh"
+#include "megatron/kernels/cuda/attention/attention_decode.cuh"
 #include "megatron/kernels/limits/attention.h"
 
 namespace megatron::cuda {
@@ -9,58 +8,8 @@ constexpr int kDecodeWarps = 8, kDecodeThreads = kDecodeWarps * 32;
 // Keys of a block: few sequences are cut finely, so that all SMs have some; of many, a block has so much to
 // do that its beginning and end do not count. The cut, and with it the order of sums, depends on how many
 // sequences there are, and on nothing else of the others.
-constexpr int kFewSequences = 16, kFineSplitKeys = 128, kSplitKeys = 1024;
+constexpr int kFewSequences = 16, kSplitKeys = 1024;
 constexpr int kKeysAhead = 4;  // that a lane has on their way at once
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
-
-// What blocks leave of their keys for attention over all of them.
-struct DecodePartials {
-  float* o = nullptr;        // [sequences, heads, splits, dv], not yet divided by the sum
-  float2* scores = nullptr;  // [sequences, heads, splits]: the largest, and the sum of exponentials below it
-  uint32_t* arrived = nullptr;  // [sequences, parts of heads]: the last split joins all; null: combine_kernel
-  int splits = 1, split_keys = kSplitKeys;
-};
-
-// Scores are kept times log2(e), for exp2. A maximum of −∞ stands for no key.
-__device__ __forceinline__ float weight_of(float score, float maximum) {
-  return exp2_fast(score - (maximum == kLowest ? 0.f : maximum));
-}
-
-// The end of online softmax: joins the sink, and writes one channel, and with the first the lse.
-template <class T>
-__device__ __forceinline__ void finish(const AttentionTask<T>& task, int64_t token, int head, int channel,
-                                       float maximum, float sum, float acc) {
-  if (task.sinks) {
-    const float sink = widen(task.sinks[head]) * kLog2e, newest = fmaxf(maximum, sink);
-    const float shrink = exp2_fast(maximum - newest);
-    sum = sum * shrink + exp2_fast(sink - newest);
-    acc *= shrink;
-    maximum = newest;
-  }
-  task.o.row(token, head)[channel] = narrow<T>(sum == 0 ? 0.f : acc / sum);
-  if (channel == 0)
-    task.lse[head * task.lse_stride + token] = sum == 0 ? kLowest : maximum * kLn2 + logf(sum);
-}
-
-// Joins the splits of a sequence's keys that are in its range: one channel of one head.
-template <class T>
-__device__ __forceinline__ void combine(const AttentionTask<T>& task, const DecodePartials& partials,
-                                        const KeyRange& range, int b, int64_t token, int head, int channel) {
-  const int64_t first = (static_cast<int64_t>(b) * task.heads + head) * partials.splits;
-  const int begin = range.begin / partials.split_keys,
-            end =
-                range.end > range.begin ? (range.end + partials.split_keys - 1) / partials.split_keys : begin;
-  float newest = kLowest, total = 0, value = 0;
-  for (int split = begin; split < end; ++split)
-    newest = fmaxf(newest, __ldcg(&partials.scores[first + split].x));
-  for (int split = begin; split < end; ++split) {
-    const float2 own = __ldcg(&partials.scores[first + split]);
-    const float weight = weight_of(own.x, newest);
-    total += own.y * weight;
-    value += __ldcg(&partials.o[(first + split) * task.dv + channel]) * weight;
-  }
-  finish(task, token, head, channel, newest, total, value);
-}
 
 template <class T>
 __device__ __forceinline__ void widened(float (&to)[8], const uint4& bits) {
@@ -195,33 +144,7 @@ __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
   }
   __syncthreads();
 
-  for (int i = threadIdx.x; i < heads * task.dv; i += kDecodeThreads) {
-    const int g = i / task.dv, c = i - g * task.dv, head = first_head + g;
-    float newest = kLowest, total = 0, value = 0;
-#pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) newest = fmaxf(newest, scores[w][g].x);
-#pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      const float weight = weight_of(scores[w][g].x, newest);
-      total += scores[w][g].y * weight;
-      value += joined[w][g][c] * weight;
-    }
-    if (whole) {
-      finish(task, token, head, c, newest, total, value);
-      continue;
-    }
-    const int64_t at = (static_cast<int64_t>(b) * task.heads + head) * partials.splits + split;
-    partials.o[at * task.dv + c] = value;
-    if (c == 0) partials.scores[at] = {newest, total};
-  }
-  if (whole || !partials.arrived) return;
-  const int splits =
-      (range.end + partials.split_keys - 1) / partials.split_keys - range.begin / partials.split_keys;
-  if (!last_to_arrive(partials.arrived + b * gridDim.y + blockIdx.y, splits)) return;
-  for (int i = threadIdx.x; i < heads * task.dv; i += kDecodeThreads) {
-    const int g = i / task.dv;
-    combine(task, partials, range, b, token, first_head + g, i - g * task.dv);
-  }
+  join_warps(task, partials, range, b, token, first_head, heads, split, whole, joined, scores);
 }
 
 // Joins the splits of a sequence's keys. Grid: (heads, sequences), a thread for each channel.
@@ -235,9 +158,10 @@ __global__ void __launch_bounds__(limits::kMaxHeadDim)
   combine(task, partials, task.visible(s, 0), b, s.first_query, head, c);
 }
 
-template <class T, int D, int G>
-void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
-  const int parts = static_cast<int>(blocks_for(task.group, G)),
+// `heads` of a KV head are a block's; `run` launches the kernel that attends.
+template <class T, class Run>
+void launch_splits(const KernelContext& ctx, const AttentionTask<T>& task, int heads, Run&& run) {
+  const int parts = static_cast<int>(blocks_for(task.group, heads)),
             split_keys = task.batch <= kFewSequences ? kFineSplitKeys : kSplitKeys,
             splits = std::max(1, static_cast<int>(blocks_for(task.keys, split_keys)));
   const size_t each = static_cast<size_t>(task.batch) * static_cast<size_t>(task.heads) *
@@ -251,14 +175,21 @@ void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
     partials.o = scratch.as<float>(each * sizeof(float2));
     partials.arrived = arrival_counters(ctx, int64_t{task.batch} * task.kv_heads * parts);
   }
-  const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(task.kv_heads * parts),
-                  static_cast<unsigned>(task.batch));
-  step_launch(ctx, "attention", grid, kDecodeThreads)
-      .run(decode_kernel<T, D, G>, task, Divisor(task.block_size), parts, partials, ctx.pdl);
+  run(partials, parts);
   if (splits == 1 || partials.arrived) return;
   const dim3 each_head(static_cast<unsigned>(task.heads), static_cast<unsigned>(task.batch));
   step_launch(ctx, "attention", each_head, blocks_for(task.dv, 32) * 32)
       .run(combine_kernel<T>, task, partials);
+}
+
+template <class T, int D, int G>
+void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
+  launch_splits(ctx, task, G, [&](const DecodePartials& partials, int parts) {
+    const dim3 grid(static_cast<unsigned>(partials.splits), static_cast<unsigned>(task.kv_heads * parts),
+                    static_cast<unsigned>(task.batch));
+    step_launch(ctx, "attention", grid, kDecodeThreads)
+        .run(decode_kernel<T, D, G>, task, Divisor(task.block_size), parts, partials, ctx.pdl);
+  });
 }
 
 template <class T, int D>
@@ -278,7 +209,11 @@ bool decode_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
   if (!task.blocks || task.bias || task.dropout > 0 || head_dim > limits::kMaxHeadDim ||
       !fits_tensor_cores(task))
     return false;
-  if (head_dim <= 64)
+  if (fits_mma_decode(task))
+    launch_splits(ctx, task, kTileHeads, [&](const DecodePartials& partials, int parts) {
+      launch_mma_decode(ctx, task, partials, parts);
+    });
+  else if (head_dim <= 64)
     launch<T, 64>(ctx, task);
   else if (head_dim <= 128)
     launch<T, 128>(ctx, task);
