@@ -1,6 +1,7 @@
 #include "megatron/models/decode_step.h"
 
 #include "megatron/models/gather_columns.h"
+#include "megatron/models/persistent_decode.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -29,6 +30,8 @@ Tensor decode_step(RankContext& ctx, Model& model, const SequenceBatch& batch, P
   micro.ids = batch.ids;
   micro.seq = model_sequences(ctx, batch, config, model.dtype(), &frequencies);
   micro.seq.cache = &cache;
+  if (const Tensor logits = decode_persistently(ctx, model, batch.ids, micro.seq))
+    return first_columns(ctx, logits, config.vocab_size, model.dtype());
   if (config.num_tokentypes > 0) micro.seq.token_types = ctx.zeros(batch.ids.shape(), DType::I64);
   const auto last = [&](RankContext&, const StageTensors& states, const MicroBatch&) {
     // The vocabulary may be padded.

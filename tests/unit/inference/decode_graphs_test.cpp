@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "megatron/models/persistent_decode.h"
 #include "unit/inference/small_models.h"
 
 namespace megatron {
@@ -190,6 +193,105 @@ TEST_F(DecodeGraphsOnGpu, TheTokensAreThoseOfTheCpu) {
   const auto expected =
       testing::answers(small_config(testing::kDense), DType::F64, {.block_size = 4}, requests);
   for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(captured.answers[i].ids, expected[i].ids);
+}
+
+const SmallModel kLlama{"Llama", [](ModelConfig& model) {
+                          model.hidden_size = 128;
+                          model.kv_channels = 64;
+                          model.ffn_hidden_size = 160;
+                          model.init_method_std = 0.1;
+                          model.normalization = Normalization::rms_norm;
+                          model.gated_linear_unit = true;
+                          model.activation_func = Activation::silu;
+                          model.add_bias_linear = false;
+                          model.share_embeddings_and_output_weights = false;
+                        }};
+
+// Three sequences of which decode() has read all but the last token: `use` gets a step of those.
+void with_step(const SmallModel& kind,
+               const std::function<void(RankContext&, Model&, const SeqInfo&, const Tensor&)>& use) {
+  with_model(Device{DeviceType::Cuda, 0}, small_config(kind), DType::BF16,
+             [&](RankContext& ctx, const ProcessGroup&, Model& model) {
+               NoGrad no_grad(ctx);
+               constexpr int64_t blocks = 12, block_size = 4;
+               PagedCache cache(ctx, model.cache_shapes(), DType::BF16, blocks + 1, block_size, 1);
+               const std::vector<std::vector<int64_t>> texts = {
+                   {3, 1, 4, 1, 5, 9}, {2, 7}, {1, 8, 2, 8, 1, 8, 2, 8, 4}};
+               model.decode(ctx, step_of(texts, true), cache);
+               const StepInput input = step_of(texts, false);
+               const Tensor expected = model.decode(ctx, input, cache);
+               SequenceBatch batch(ctx, 4, 4, block_size);
+               batch.refill(ctx, input, blocks);
+               SeqInfo seq = model_sequences(ctx, batch, model.config(), DType::BF16);
+               seq.cache = &cache;
+               use(ctx, model, seq, expected);
+             });
+}
+
+std::vector<double> doubles(RankContext& ctx, const Tensor& x) {
+  Tensor wide = ctx.empty(x.shape(), DType::F64);
+  ctx.kernels->copy(ctx.kernel_context(), {x, wide});
+  return ctx.to_vector<double>(wide);
+}
+
+// All layers by one kernel, beside a kernel for each part of them.
+TEST_F(DecodeGraphsOnGpu, OneKernelForAllLayers) {
+  const SmallModel tied{"tied", [](ModelConfig& model) {
+                          kLlama.change(model);
+                          model.share_embeddings_and_output_weights = true;
+                          model.layernorm_zero_centered_gamma = true;
+                          model.rotary_interleaved = true;
+                          model.rotary_percent = 0.5;
+                        }};
+  for (const SmallModel* kind : {&kLlama, &tied})
+    with_step(*kind, [&](RankContext& ctx, Model& model, const SeqInfo& seq, const Tensor& expected) {
+      const Tensor logits = decode_persistently(ctx, model, seq.sequences->ids, seq);
+      ASSERT_TRUE(logits.defined()) << kind->name;
+      const std::vector<double> by_one = doubles(ctx, logits.slice(0, 0, 3).slice(1, 0, expected.size(1))),
+                                by_parts = doubles(ctx, expected);
+      double square = 0, error = 0;
+      for (size_t i = 0; i < by_parts.size(); ++i) {
+        square += by_parts[i] * by_parts[i];
+        error += (by_one[i] - by_parts[i]) * (by_one[i] - by_parts[i]);
+      }
+      EXPECT_LE(std::sqrt(error / square), 0.02) << kind->name;
+    });
+}
+
+// Whatever the kernel does not know, and rows that must not depend on each other.
+TEST_F(DecodeGraphsOnGpu, OneKernelLeavesOtherModelsAlone) {
+  const std::function<void(ModelConfig&)> others[] = {
+      [](ModelConfig& model) { model.add_qkv_bias = true; },
+      [](ModelConfig& model) { model.qk_layernorm = true; },
+      [](ModelConfig& model) { model.qk_l2_norm = true; },
+      [](ModelConfig& model) {
+        model.window_size = {5, 0};
+      },
+      [](ModelConfig& model) { model.softmax_type = SoftmaxType::off_by_one; },
+      [](ModelConfig& model) { model.attn_logit_softcapping = 20; },
+      [](ModelConfig& model) { model.final_logit_softcapping = 20; },
+      [](ModelConfig& model) { model.output_multiplier = 0.5; },
+      [](ModelConfig& model) { model.embedding_multiplier = 2; },
+      [](ModelConfig& model) { model.attention_output_gate = true; },
+      [](ModelConfig& model) { model.parallel_residual = true; },
+      [](ModelConfig& model) { model.post_mlp_layernorm = true; },
+      [](ModelConfig& model) { model.fp32_residual_connection = true; },
+      [](ModelConfig& model) { model.normalization = Normalization::layer_norm; },
+      [](ModelConfig& model) { model.activation_func = Activation::gelu; },
+      [](ModelConfig& model) { model.glu_linear_offset = 1; },
+      [](ModelConfig& model) { model.position_embedding_type = PositionEmbedding::none; },
+      [](ModelConfig& model) { model.no_rope_freq = 2; },
+      testing::kExperts.change,
+  };
+  for (size_t i = 0; i < std::size(others); ++i)
+    with_step({"other", [&](ModelConfig& model) { kLlama.change(model), others[i](model); }},
+              [&](RankContext& ctx, Model& model, const SeqInfo& seq, const Tensor&) {
+                EXPECT_FALSE(decode_persistently(ctx, model, seq.sequences->ids, seq)) << i;
+              });
+  with_step(kLlama, [](RankContext& ctx, Model& model, const SeqInfo& seq, const Tensor&) {
+    ctx.batch_invariant = true;
+    EXPECT_FALSE(decode_persistently(ctx, model, seq.sequences->ids, seq));
+  });
 }
 
 TEST_F(DecodeGraphsOnGpu, StatesAreNotCaptured) {
