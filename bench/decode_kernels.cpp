@@ -10,6 +10,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/device/graph.h"
+#include "megatron/kernels/decode_layers.h"
 
 using namespace megatron;
 
@@ -57,9 +58,9 @@ struct Bench {
 
 struct Shapes {
   const char* name;
-  int64_t hidden, qkv, inner, vocabulary;
+  int64_t hidden, qkv, inner, vocabulary, head_dim;
 };
-constexpr Shapes kModels[] = {{"1b", 2048, 3072, 8192, 128256}, {"8b", 4096, 6144, 14336, 128256}};
+constexpr Shapes kModels[] = {{"1b", 2048, 3072, 8192, 128256, 64}, {"8b", 4096, 6144, 14336, 128256, 128}};
 
 // The library's kernel serves where alpha is not 1.
 void bench_gemms(Bench& b, const Shapes& model) {
@@ -148,14 +149,122 @@ void bench_layers(Bench& b, const Shapes& model) {
           const Tensor y = normed(layer.norm);
           Tensor both = ctx.empty({rows, 2 * model.inner}, kBf16),
                  active = ctx.empty({rows, model.inner}, kBf16);
-          if (!ctx.kernels->gemm_swiglu(ctx.kernel_context(), {y, layer.fc1, both, active, true}))
-            std::abort();
+          if (!ctx.kernels->gemm_swiglu(ctx.kernel_context(), {y, layer.fc1, both, active, true})) {
+            ctx.kernels->gemm(ctx.kernel_context(),
+                              {.a = y, .b = layer.fc1.transpose(0, 1), .c = both, .static_b = true});
+            ctx.kernels->gated(ctx.kernel_context(), {.x = both, .y = active});
+          }
           update = multiply(active, layer.fc2);
         }
       });
       ctx.pdl = false;
       b.print(name, bytes, time, kLayers);
     }
+}
+
+// Attention of one token a sequence to 544 keys, in blocks of 16 on tensor cores, and of 8 without.
+void bench_attention(Bench& b, const Shapes& model) {
+  RankContext& ctx = b.ctx;
+  constexpr int64_t kLayers = 8, kKeys = 544, kKvHeads = 8;
+  const int64_t heads = model.hidden / model.head_dim;
+  for (int64_t rows : {1, 16, 64})
+    for (int64_t block : {16, 8}) {
+      const std::string name = std::string("attention ") + model.name + " rows " + std::to_string(rows) +
+                               " blocks of " + std::to_string(block);
+      if (!b.wanted(name)) continue;
+      const int64_t blocks = 1024 / block, used = kKeys / block;
+      std::vector<Tensor> keys, values;
+      for (int64_t i = 0; i < kLayers; ++i) {
+        keys.push_back(b.random({rows * kKeys, kKvHeads, model.head_dim}));
+        values.push_back(b.random({rows * kKeys, kKvHeads, model.head_dim}));
+      }
+      std::vector<int32_t> table, lengths, cu = {0};
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t i = 0; i < blocks; ++i)
+          table.push_back(static_cast<int32_t>(i < used ? row * used + i * 7 % used : 0));
+        lengths.push_back(kKeys);
+        cu.push_back(static_cast<int32_t>(row + 1));
+      }
+      const Tensor q = b.random({rows, heads, model.head_dim}), o = ctx.empty_like(q),
+                   lse = ctx.empty({heads, rows}, DType::F32), cu_queries = ctx.from_vector(cu, {rows + 1}),
+                   placed = ctx.from_vector(table, {rows, blocks}),
+                   key_lengths = ctx.from_vector(lengths, {rows});
+      ctx.pdl = true;
+      const double time = b.seconds([&] {
+        for (size_t i = 0; i < keys.size(); ++i)
+          ctx.kernels->attention(ctx.kernel_context(), {.q = q,
+                                                        .k = keys[i],
+                                                        .v = values[i],
+                                                        .o = o,
+                                                        .lse = lse,
+                                                        .batch = rows,
+                                                        .cu_queries = cu_queries,
+                                                        .max_queries = 1,
+                                                        .max_keys = 1024,
+                                                        .blocks = placed,
+                                                        .key_lengths = key_lengths,
+                                                        .block_size = block,
+                                                        .scale = 0.1});
+      });
+      ctx.pdl = false;
+      const double bytes = 4e-9 * static_cast<double>(kLayers * rows * kKeys * kKvHeads * model.head_dim);
+      b.print(name, bytes, time, kLayers);
+    }
+}
+
+// 16 layers and the head by one kernel, with 544 keys a sequence.
+void bench_persistent(Bench& b, const Shapes& model) {
+  RankContext& ctx = b.ctx;
+  constexpr int64_t kLayers = 16, kKeys = 544, kBlock = 16, kBlocks = 64, kKvHeads = 8;
+  std::vector<DecodeLayer> layers;
+  Tensor head;
+  for (int64_t rows : {1, 2, 4}) {
+    const std::string name = std::string("persistent ") + model.name + " rows " + std::to_string(rows);
+    if (!b.wanted(name)) continue;
+    while (std::ssize(layers) < kLayers)
+      layers.push_back({.input_norm = b.random({model.hidden}),
+                        .qkv = b.random({model.qkv, model.hidden}, 0.02),
+                        .projection = b.random({model.hidden, model.hidden}, 0.02),
+                        .mlp_norm = b.random({model.hidden}),
+                        .fc1 = b.random({2 * model.inner, model.hidden}, 0.02),
+                        .fc2 = b.random({model.hidden, model.inner}, 0.02),
+                        .keys = b.random({4 * kBlocks * kBlock, kKvHeads, model.head_dim}),
+                        .values = b.random({4 * kBlocks * kBlock, kKvHeads, model.head_dim})});
+    if (!head) head = b.random({model.vocabulary, model.hidden}, 0.02);
+    std::vector<int32_t> table, lengths;
+    std::vector<int64_t> slots;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < kBlocks; ++i) table.push_back(static_cast<int32_t>(row * kBlocks + i));
+      lengths.push_back(kKeys);
+      slots.push_back(row * kBlocks * kBlock + kKeys - 1);
+    }
+    Tensor angles = ctx.empty({rows, model.head_dim / 2}, DType::F32);
+    ctx.kernels->fill(ctx.kernel_context(), {angles, 0.7});
+    const DecodeLayersArgs args{.layers = layers,
+                                .ids = ctx.from_vector(std::vector<int64_t>(rows, 7), {rows}),
+                                .table = head,
+                                .final_norm = layers[0].input_norm,
+                                .head = head,
+                                .cos = angles,
+                                .sin = angles,
+                                .slots = ctx.from_vector(slots, {rows}),
+                                .blocks = ctx.from_vector(table, {rows, kBlocks}),
+                                .key_lengths = ctx.from_vector(lengths, {rows}),
+                                .block_size = kBlock,
+                                .max_keys = kBlocks * kBlock,
+                                .heads = model.hidden / model.head_dim,
+                                .scale = 0.1,
+                                .epsilon = 1e-5,
+                                .logits = ctx.empty({rows, model.vocabulary}, kBf16)};
+    const double bytes =
+        2e-9 * static_cast<double>(kLayers * model.hidden * (model.qkv + model.hidden + 3 * model.inner) +
+                                   model.vocabulary * model.hidden);
+    const auto run = [&] { return decode_layers_on_gpu(ctx.kernel_context(), args); };
+    if (run())
+      b.print(name, bytes, b.seconds(run), 1);
+    else
+      std::printf("%s does not fit\n", name.c_str());
+  }
 }
 
 }  // namespace
@@ -175,6 +284,8 @@ int main(int argc, char** argv) {
   }
   for (const Shapes& model : kModels) {
     bench_layers(bench, model);
+    bench_attention(bench, model);
+    bench_persistent(bench, model);
     bench_gemms(bench, model);
   }
   return 0;
