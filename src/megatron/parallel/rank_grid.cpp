@@ -87,7 +87,6 @@ size_t RankGrid::index_of(std::string_view axis) const {
   reject(fmt::format("no axis \"{}\" in {}", axis, describe(axes_)));
 }
 
-
 int RankGrid::coordinate(int rank, std::string_view axis) const {
   const size_t i = index_of(axis);
   return (rank - rank_offset_) / strides_[i] % axes_[i].size;

@@ -12,7 +12,7 @@ struct LinearOptions {
   std::vector<int64_t> parts = {};  // of the output, each split over TP on its own; empty: one part
   int64_t units = 0;                // of which a rank has whole ones, such as query groups; 0: any
   std::function<SplitShard(const Shape&)> split = {};  // of the output, in place of parts and units
-  bool quantizable = true;                              // nothing but the linear reads its weight
+  bool quantizable = true;                             // nothing but the linear reads its weight
   bool overlap = true;  // may run beside its communication, where the layout asks for that
 };
 

@@ -46,8 +46,7 @@ Logits logits_of(const Config& config, DType dtype, int ranks) {
     Logits own;
     own.plain = run();
     int count = 0;
-    for (Parameter* parameter : model.parameters())
-      count += quantize_parameter(ctx, *parameter, DType::I8);
+    for (Parameter* parameter : model.parameters()) count += quantize_parameter(ctx, *parameter, DType::I8);
     EXPECT_GT(count, 3);
     own.quantized = run();
     for (Parameter* parameter : model.parameters()) {

@@ -59,8 +59,8 @@ void add_linear(const CostInputs& in, const ParallelPlan& plan, GemmType type, d
   }
 }
 
-// Operands that are gathered in fp8 are cast before, by each rank its share; what the weight gradient reads is
-// turned after. `pair` has them as casts of the whole: once forward and once backward.
+// Operands that are gathered in fp8 are cast before, by each rank its share; what the weight gradient reads
+// is turned after. `pair` has them as casts of the whole: once forward and once backward.
 void share_casts(const CostInputs& in, const ParallelPlan& plan, PassPair& pair) {
   if (gemm_type(plan.precision) == GemmType::bits16 || !plan.tp_overlap || plan.tp == 1) return;
   const double elements = tokens_of(plan) * static_cast<double>(in.model.hidden);

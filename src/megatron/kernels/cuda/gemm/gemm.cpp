@@ -31,8 +31,8 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
   }
   if (few_rows_gemm(ctx, args)) return;
   if (args.b_scale && !args.a_scale) {
-    require(small_weight_gemm(ctx, args), "gemm: {} · {} with scales of the weight alone is not built", args.a,
-            args.b);
+    require(small_weight_gemm(ctx, args), "gemm: {} · {} with scales of the weight alone is not built",
+            args.a, args.b);
     return;
   }
   static_cast<CudaRuntime&>(ctx.stream.runtime()).bind();
