@@ -48,7 +48,8 @@ bool DecodeGraphs::takes(const StepInput& input) {
 
 int64_t DecodeGraphs::padded(int64_t count) {
   if (count <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
-  return count <= 64 ? round_up(count, 8) : round_up(count, 32);
+  if (count <= 16) return 16;
+  return round_up(count, count <= 64 ? 16 : 32);  // GEMMs of fp8 take multiples of 16 rows
 }
 
 int64_t DecodeGraphs::count() const {

@@ -9,7 +9,7 @@
 namespace megatron::testing {
 namespace {
 
-class CudaQuantizedWeight : public Twin {
+class CudaQuantizedWeight : public Sm90Twin {
  protected:
   // The largest difference from the wide GEMM, over the root mean square of its results.
   double error(int64_t rows, int64_t n, int64_t k, DType dtype, bool by_row, bool biased) {

@@ -84,6 +84,7 @@ TEST(DecodeStep, RoomIsRoundedUp) {
   EXPECT_EQ(padded(3), 4);
   EXPECT_EQ(padded(8), 8);
   EXPECT_EQ(padded(9), 16);
+  EXPECT_EQ(padded(17), 32);
   EXPECT_EQ(padded(64), 64);
   EXPECT_EQ(padded(65), 96);
 }

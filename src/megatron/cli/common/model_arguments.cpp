@@ -37,6 +37,13 @@ std::optional<DType> quantized_dtype(const std::string& quantization, const Conf
   if (quantization == "fp8" && !gpu)
     throw ConfigError(
         "--quantization fp8: fp8 weights are for GPUs; use --quantization int8 on the CPU, or leave it out");
+  if (quantization == "fp8")
+    for (const GpuFacts& facts : gpu_facts())
+      if (facts.compute_capability != 90)
+        throw ConfigError(
+            fmt::format("--quantization fp8: its GEMMs need GPUs of compute capability 9.0, not {}.{}; "
+                        "use --quantization int8, or leave it out",
+                        facts.compute_capability / 10, facts.compute_capability % 10));
   if (const DType dtype = model_dtype(config); dtype != DType::BF16 && (gpu || dtype != DType::F32))
     throw ConfigError(
         fmt::format("--quantization {}: activations are {}, but they must be {}; use --precision bf16",
