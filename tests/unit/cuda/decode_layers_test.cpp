@@ -101,7 +101,7 @@ class CudaDecodeLayers : public Sm90Twin {
 
   uint64_t weights_ = 0;
 
-  Tensor product(const Tensor& a, const Tensor& w) {
+  Tensor gemm(const Tensor& a, const Tensor& w) {
     Tensor y = gpu().empty({a.size(0), w.size(0)}, kBf16);
     gpu().kernels->gemm(gpu().kernel_context(), {.a = a, .b = w.transpose(0, 1), .c = y});
     return y;
@@ -130,7 +130,7 @@ class CudaDecodeLayers : public Sm90Twin {
     std::vector<int32_t> cu;
     for (int32_t i = 0; i <= rows; ++i) cu.push_back(i);
     for (const DecodeLayer& layer : args.layers) {
-      const Tensor fused = product(normed(layer.input_norm), layer.qkv);
+      const Tensor fused = gemm(normed(layer.input_norm), layer.qkv);
       Tensor q = ctx.empty({rows, m.heads, m.d}, kBf16), o = ctx.empty_like(q),
              lse = ctx.empty({m.heads, rows}, DType::F32);
       EXPECT_TRUE(kernels.qkv_cache(ctx.kernel_context(), {.qkv = fused,
@@ -154,13 +154,13 @@ class CudaDecodeLayers : public Sm90Twin {
                                                .key_lengths = args.key_lengths,
                                                .block_size = args.block_size,
                                                .scale = args.scale});
-      update = product(o.view({rows, m.heads * m.d}), layer.projection);
-      const Tensor both = product(normed(layer.mlp_norm), layer.fc1);
+      update = gemm(o.view({rows, m.heads * m.d}), layer.projection);
+      const Tensor both = gemm(normed(layer.mlp_norm), layer.fc1);
       Tensor active = ctx.empty({rows, m.inner}, kBf16);
       kernels.gated(ctx.kernel_context(), {.x = both, .y = active});
-      update = product(active, layer.fc2);
+      update = gemm(active, layer.fc2);
     }
-    return product(normed(args.final_norm), args.head);
+    return gemm(normed(args.final_norm), args.head);
   }
 
   std::vector<double> caches(const DecodeLayersArgs& args) {

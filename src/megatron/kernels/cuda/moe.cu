@@ -43,9 +43,9 @@ __global__ void count_kernel(const int64_t* experts, int64_t copies, int count, 
     chunk_counts[static_cast<int64_t>(blockIdx.x) * count + e] = seen[e];
 }
 
-// One block. Turns the counts of the chunks into the row at which each chunk's copies of an expert begin.
 constexpr int kOffsetThreads = 1024;
 
+// One block. Turns the counts of the chunks into the row at which each chunk's copies of an expert begin.
 __global__ void __launch_bounds__(kOffsetThreads)
     offsets_kernel(int32_t* chunk_counts, int64_t chunks, int count, int64_t alignment, int32_t* offsets) {
   extern __shared__ int32_t totals[];
