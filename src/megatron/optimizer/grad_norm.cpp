@@ -77,7 +77,7 @@ Tensor norm_over_model(RankContext& ctx, std::span<const ParameterSlice> slices,
                                   elements += static_cast<double>(tensor.numel());
                                   bytes += static_cast<double>(tensor.bytes());
                                 }
-                                ctx.trace(what, Phase::Other, 2 * elements, bytes);
+                                if (bytes > 0) ctx.trace(what, Phase::Other, 2 * elements, bytes);
                               });
   Tensor norm = ctx.empty({1}, DType::F64);
   ctx.kernels->unary(ctx.kernel_context(), {.kind = Unary::Sqrt, .x = sum, .y = norm});
