@@ -263,13 +263,13 @@ double OpPricer::clock_of(const std::vector<StepOp>& ops, const std::vector<doub
   return std::clamp(clock, -0.2, 0.2);
 }
 
-StepPrice OpPricer::price(const std::vector<StepOp>& ops, size_t without_step) const {
+StepPrice OpPricer::price(const std::vector<StepOp>& ops) const {
   StepPrice price;
   std::vector<double> at_mean, now(ops.size());
   double count = 0;
   std::vector<bool> known;
   for (const StepOp& op : ops) {
-    const std::optional<double> measured = us(op, without_step);
+    const std::optional<double> measured = us(op);
     known.push_back(measured.has_value());
     const auto [work, bytes] = work_of(op, sms_);
     // Half of a large GPU's rates, and a launch.
@@ -293,8 +293,6 @@ StepPrice OpPricer::price(const std::vector<StepOp>& ops, size_t without_step) c
   price.seconds = std::max(price.device, price.host);
   return price;
 }
-
-StepPrice OpPricer::price(const std::vector<StepOp>& ops) const { return price(ops, kNone); }
 
 std::optional<double> OpPricer::linear_seconds(LinearPass pass, bool fp8, double rows, double width_in,
                                                double width_out, double groups) const {

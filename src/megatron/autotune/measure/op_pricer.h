@@ -55,7 +55,6 @@ class OpPricer {
   double base(const Family& family, const StepOp& op) const;
   std::optional<double> us(const StepOp& op, size_t without_step) const;
   double clock_of(const std::vector<StepOp>& ops, const std::vector<double>& us) const;
-  StepPrice price(const std::vector<StepOp>& ops, size_t without_step) const;
 
   StepDatabase database_;
   int sms_;
