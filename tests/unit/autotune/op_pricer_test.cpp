@@ -88,6 +88,47 @@ TEST(StepDatabase, TextKeepsSteps) {
   EXPECT_LT(database.text(0.5).size(), database.text().size());
 }
 
+// What a file holds wrong is told with its line.
+TEST(StepDatabase, RejectsWhatIsNoNumber) {
+  const std::string head =
+      "megatron op times 1\ndevice d\nfamily 0 linear forward bf16\nfamily 1 norm forward bf16\n";
+  const std::string step = "step 10 9 8 name\n";
+  EXPECT_EQ(StepDatabase::parse(head + step + "0 1 2 3 4 5\n1 1 0 64 5\n", "x").steps[0].ops.size(), 2U);
+  const auto error = [&](const std::string& line, const std::string& before) -> std::string {
+    try {
+      StepDatabase::parse(head + before + line + "\n", "x.ops");
+    } catch (const ConfigError& fault) {
+      return fault.what();
+    }
+    return "accepted";
+  };
+  for (const char* line : {"  ",
+                           "99999999999999999999999 1 2 3 4 5",
+                           "0 1 2 3 4 5 rubbish",
+                           "0 1 2 3 4 5x",
+                           "0 1 2 3 4 1e",
+                           "0 0 2 3 4 5",
+                           "0 1 0 3 4 5",
+                           "0 1 2 3 -4 5",
+                           "0 1 2 3 4 0",
+                           "0 1 2 3 4 1e999",
+                           "0 1 2 3 4 nan",
+                           "0 1",
+                           "1 1 2 0 5",
+                           "-1 1 2 3 4 5",
+                           "step 0 9 8 name",
+                           "step 10 0 8 name",
+                           "step 10 9 -1 name",
+                           "step 1e999 9 8 name",
+                           "step 10 9 8x name",
+                           "family x linear forward bf16",
+                           "family 2x norm",
+                           "family 99999999999999999999999 norm",
+                           "family 2"})
+    EXPECT_TRUE(error(line, step).starts_with("x.ops:6: needs ")) << line << ": " << error(line, step);
+  EXPECT_TRUE(error("0 1 2 3 4 5", "").starts_with("x.ops:5: needs a step"));
+}
+
 TEST(OpPricer, FindsRatesAndClocks) {
   for (const double slope : {0.0, 0.2}) {
     const OpPricer pricer(device(0.6, 3, slope));

@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "megatron/base/error.h"
@@ -23,6 +25,15 @@ struct Operand {
     return product;
   }
 };
+
+// The number that all of `word` is; none where it is not finite or does not fit.
+template <typename T>
+std::optional<T> whole(std::string_view word) {
+  T value = 0;
+  const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (fault != std::errc() || end != word.data() + word.size()) return {};
+  return std::isfinite(static_cast<double>(value)) ? std::optional(value) : std::nullopt;
+}
 
 // A key taken apart.
 struct KeyParts {
@@ -192,8 +203,11 @@ StepDatabase StepDatabase::parse(const std::string& text, std::string_view origi
   for (int number = 2; std::getline(lines, line); ++number) {
     if (line.empty()) continue;
     std::istringstream words(line);
-    const auto bad = [&] {
-      throw ConfigError(fmt::format("{}:{}: cannot make sense of '{}'", origin, number, line));
+    const auto require = [&](bool holds, std::string_view needed) {
+      if (!holds)
+        throw ConfigError(
+            fmt::format("{}:{}: needs {} (got '{}'); autotune profile-ops --grid writes such files", origin,
+                        number, needed, line));
     };
     const auto rest = [&] {
       std::string value;
@@ -207,30 +221,40 @@ StepDatabase StepDatabase::parse(const std::string& text, std::string_view origi
     } else if (first == "library") {
       database.library = rest();
     } else if (first == "family") {
-      size_t at = 0;
-      if (!(words >> at)) bad();
-      families[at] = rest();
+      std::string word;
+      words >> word;
+      const std::optional<size_t> at = whole<size_t>(word);
+      require(at.has_value(), "a number of the family");
+      require(!(families[*at] = rest()).empty(), "a name of the family");
     } else if (first == "step") {
-      MeasuredStep step;
-      if (!(words >> step.us >> step.op_us >> step.host_us)) bad();
-      step.name = rest();
-      database.steps.push_back(std::move(step));
+      std::array<double, 3> us = {};
+      for (double& value : us) {
+        std::string word;
+        words >> word;
+        value = whole<double>(word).value_or(-1);
+      }
+      require(us[0] > 0 && us[1] > 0 && us[2] >= 0, "times of a step, of its ops and of its host");
+      database.steps.push_back({rest(), us[0], us[1], us[2], {}});
     } else {
-      if (database.steps.empty() ||
-          !std::all_of(first.begin(), first.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
-        bad();
-      const auto family = families.find(std::stoul(first));
-      if (family == families.end()) bad();
+      require(!database.steps.empty(), "a step before its ops");
+      const std::optional<size_t> at = whole<size_t>(first);
+      const auto family = at ? families.find(*at) : families.end();
+      require(family != families.end(), "the number of a family at first");
       StepOp op;
       op.family = family->second;
       op.kind = class_of(op.family);
-      words >> op.count;
       std::vector<double> values;
-      for (double value = 0; words >> value;) values.push_back(value);
+      for (std::string word; words >> word;) values.push_back(whole<double>(word).value_or(-1));
       // A GEMM without shapes was kept by its bytes.
-      if (values.size() == 3) op.kind = OpClass::memory;
-      if (values.size() != size_count(op.kind) + 1 || !(values.back() > 0)) bad();
-      std::copy(values.begin(), values.end() - 1, op.sizes.begin());
+      if (values.size() == 4) op.kind = OpClass::memory;
+      require(values.size() == size_count(op.kind) + 2,
+              fmt::format("a family, a count, {} sizes and a time", size_count(op.kind)));
+      // An op may move no bytes. All else divides, or has its logarithm taken.
+      const bool moves = op.kind == OpClass::memory;
+      for (size_t i = 0; i < values.size(); ++i)
+        require(values[i] > 0 || (values[i] == 0 && moves && i == 1), "numbers above 0");
+      op.count = values.front();
+      std::copy(values.begin() + 1, values.end() - 1, op.sizes.begin());
       op.us = values.back();
       database.steps.back().ops.push_back(std::move(op));
     }
