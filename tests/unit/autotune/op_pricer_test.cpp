@@ -129,6 +129,19 @@ TEST(StepDatabase, RejectsWhatIsNoNumber) {
   EXPECT_TRUE(error("0 1 2 3 4 5", "").starts_with("x.ops:5: needs a step"));
 }
 
+// A model that is measured again counts once.
+TEST(StepDatabase, PutReplacesAStepOfTheSameName) {
+  StepDatabase database = device(0.6, 3, 0);
+  MeasuredStep again = database.steps[3];
+  again.us *= 2;
+  database.put(again);
+  ASSERT_EQ(database.steps.size(), 12U);
+  EXPECT_EQ(database.steps.back().us, again.us);
+  again.name = "another";
+  database.put(again);
+  EXPECT_EQ(database.steps.size(), 13U);
+}
+
 TEST(OpPricer, FindsRatesAndClocks) {
   for (const double slope : {0.0, 0.2}) {
     const OpPricer pricer(device(0.6, 3, slope));

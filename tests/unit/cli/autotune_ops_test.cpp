@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <set>
 #include <sstream>
 
 #include "megatron/base/json.h"
+#include "megatron/cli/bench/profile_grid.h"
 #include "unit/cli/run_command.h"
 
 namespace megatron {
@@ -128,9 +130,12 @@ TEST(AutotuneOps, PickOfTwentyPlansOnAnH200) {
 TEST(AutotuneOps, ProfileOnACpu) {
   const std::string path = testing::TempDir() + "profile_on_a_cpu.ops";
   std::remove(path.c_str());
-  const Outcome made = run_command({"autotune", "profile-ops", "--grid", "--database", path, "--seconds",
-                                    "0.02", "--test-case-idxs", "0"});
-  ASSERT_EQ(made.code, 0) << made.err;
+  for (int times = 0; times < 2; ++times) {
+    const Outcome made = run_command({"autotune", "profile-ops", "--grid", "--database", path, "--seconds",
+                                      "0.02", "--test-case-idxs", "0"});
+    ASSERT_EQ(made.code, 0) << made.err;
+    EXPECT_NE(made.out.find("ops of 1 models"), std::string::npos) << made.out;
+  }
   const Outcome read = run_command(
       {"bench", "train", "gpt-10m", "--device", "cpu", "--precision", "fp32", "--predict", path, "--json"});
   ASSERT_EQ(read.code, 0) << read.err;
@@ -142,6 +147,15 @@ TEST(AutotuneOps, ProfileOnACpu) {
       run_command({"bench", "train", "gpt-10m", "--predict", "/dev/null"}).err.find("profile-ops --grid"),
       std::string::npos);
   std::remove(path.c_str());
+}
+
+// A model's name tells it from all others, since a second measurement replaces the first.
+TEST(AutotuneOps, GridHasNamesOfItsOwn) {
+  for (const bool cuda : {true, false}) {
+    std::set<std::string> names;
+    const std::vector<GridCase> cases = profile_grid(cuda);
+    for (const GridCase& one : cases) EXPECT_TRUE(names.insert(one.name()).second) << one.name();
+  }
 }
 
 }  // namespace

@@ -192,6 +192,11 @@ std::string StepDatabase::text(double least_share) const {
   return text;
 }
 
+void StepDatabase::put(MeasuredStep step) {
+  std::erase_if(steps, [&](const MeasuredStep& old) { return old.name == step.name; });
+  steps.push_back(std::move(step));
+}
+
 StepDatabase StepDatabase::parse(const std::string& text, std::string_view origin) {
   StepDatabase database;
   std::istringstream lines(text);

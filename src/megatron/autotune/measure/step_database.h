@@ -56,6 +56,8 @@ struct StepDatabase {
   std::string device, library;
   std::vector<MeasuredStep> steps;
 
+  // Adds a step in the place of one that has its name.
+  void put(MeasuredStep step);
   // Ops that take less than this share of their step are left out where two others of their family are there,
   // or where all of it takes next to nothing, which keeps the file small.
   std::string text(double least_share = 0) const;

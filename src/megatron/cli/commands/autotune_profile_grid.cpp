@@ -26,7 +26,7 @@ class ProfileAtEnd final : public Callback {
       : name_(std::move(name)), seconds_(seconds), database_(database) {}
   void on(RunEvent event, RunView& view) override {
     if (event == RunEvent::train_end && view.is_first_rank())
-      database_.steps.push_back(profile_steps(view, name_, seconds_));
+      database_.put(profile_steps(view, name_, seconds_));
   }
 
  private:
