@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "megatron/autotune/machine/gpu_spec.h"
 #include "megatron/base/error.h"
 
 namespace megatron::autotune {
@@ -140,6 +141,18 @@ TEST(StepDatabase, PutReplacesAStepOfTheSameName) {
   again.name = "another";
   database.put(again);
   EXPECT_EQ(database.steps.size(), 13U);
+}
+
+TEST(GpuSpec, KindsOfDevices) {
+  EXPECT_TRUE(is_of_kind("NVIDIA H200", "H200"));
+  EXPECT_TRUE(is_of_kind("NVIDIA A100-SXM4-80GB", "A100"));
+  EXPECT_TRUE(is_of_kind("NVIDIA H100 80GB HBM3", "H100-96GB-HBM2e-500W"));
+  EXPECT_TRUE(is_of_kind("NVIDIA GeForce RTX 4090", "RTX4090"));
+  EXPECT_TRUE(is_of_kind("CPU", "CPU"));
+  EXPECT_TRUE(is_of_kind("My GPU", "my GPU"));
+  EXPECT_FALSE(is_of_kind("NVIDIA H200", "H100"));
+  EXPECT_FALSE(is_of_kind("NVIDIA GB200", "B200"));
+  EXPECT_FALSE(is_of_kind("", ""));
 }
 
 TEST(OpPricer, FindsRatesAndClocks) {

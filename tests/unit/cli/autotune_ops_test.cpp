@@ -126,6 +126,14 @@ TEST(AutotuneOps, PickOfTwentyPlansOnAnH200) {
   EXPECT_LE(pick->ms / best->ms, 1.02) << pick->words << " instead of " << best->words;
 }
 
+std::vector<std::string> planned(const std::vector<std::string>& flags) {
+  std::vector<std::string> words = {"autotune",      "search", "--num-layers",          "2",
+                                    "--hidden-size", "64",     "--num-attention-heads", "4",
+                                    "--vocab-size",  "512"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  return words;
+}
+
 // A database of this machine, made by a command and read by the next one.
 TEST(AutotuneOps, ProfileOnACpu) {
   const std::string path = testing::TempDir() + "profile_on_a_cpu.ops";
@@ -146,7 +154,17 @@ TEST(AutotuneOps, ProfileOnACpu) {
   EXPECT_NE(
       run_command({"bench", "train", "gpt-10m", "--predict", "/dev/null"}).err.find("profile-ops --grid"),
       std::string::npos);
+  // Its times are those of a CPU.
+  const Outcome other = run_command(planned({"--gpu", "H200", "--database", path}));
+  EXPECT_NE(other.code, 0);
+  EXPECT_NE(other.err.find("holds times of CPU, not of H200"), std::string::npos) << other.err;
   std::remove(path.c_str());
+}
+
+TEST(AutotuneOps, DatabaseOfAnotherGpu) {
+  const Outcome outcome = run_command(planned({"--gpu", "B200", "--database", "h200"}));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_NE(outcome.err.find("holds times of NVIDIA H200, not of B200"), std::string::npos) << outcome.err;
 }
 
 // A model's name tells it from all others, since a second measurement replaces the first.

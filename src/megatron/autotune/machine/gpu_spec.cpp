@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 #include <vector>
 
 #include "megatron/base/error.h"
@@ -50,6 +51,21 @@ const GpuSpec& gpu_spec(std::string_view name) {
   std::string text;
   for (const std::string& other : known) text += (text.empty() ? "" : ", ") + other;
   throw ConfigError(fmt::format("GPU '{}': not known (known: {}); describe it in cluster.yaml", name, text));
+}
+
+bool is_of_kind(std::string_view device, std::string_view kind) {
+  const std::string wanted = lower_case(kind.substr(0, kind.find('-')));
+  // Words of the device, and each with the one in front of it: RTX and 4090.
+  std::string last, word;
+  for (const char c : lower_case(device) + " ") {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      word += c;
+      continue;
+    }
+    if (!word.empty() && (word == wanted || last + word == wanted)) return true;
+    last = std::exchange(word, "");
+  }
+  return !device.empty() && lower_case(device) == lower_case(kind);
 }
 
 }  // namespace megatron::autotune

@@ -29,4 +29,8 @@ std::span<const GpuSpec> gpu_specs();
 // The device of that name, in any case; a ConfigError names the nearest ones.
 const GpuSpec& gpu_spec(std::string_view name);
 
+// Whether what a driver calls a device, as in "NVIDIA GeForce RTX 4090", is of the kind: RTX4090. Of a kind's
+// name, what stands in front of the first "-" counts.
+bool is_of_kind(std::string_view device, std::string_view kind);
+
 }  // namespace megatron::autotune

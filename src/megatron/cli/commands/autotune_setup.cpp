@@ -87,8 +87,16 @@ PlanSetup autotune_plan_setup(const CommandLine& line) {
   ModelShape model = model_shape(config.model);
   const std::string database = line.get("--database", cluster.gpu.name == "H200" ? "h200" : "none");
   std::shared_ptr<const OpPricer> ops;
-  if (database != "none")
-    ops = std::make_shared<const OpPricer>(autotune_step_database(database), cluster.gpu.sms);
+  if (database != "none") {
+    StepDatabase measured = autotune_step_database(database);
+    if (!is_of_kind(measured.device, cluster.gpu.name))
+      throw ConfigError(fmt::format(
+          "autotune: --database {}: holds times of {}, not of {}; give a file that autotune profile-ops "
+          "--grid "
+          "wrote on a GPU of the kind that is planned for, or --database none",
+          database, measured.device.empty() ? "an unnamed device" : measured.device, cluster.gpu.name));
+    ops = std::make_shared<const OpPricer>(std::move(measured), cluster.gpu.sms);
+  }
   const double imbalance =
       line.has("--imbalance")
           ? std::max(1.0, parse_positive("autotune", "--imbalance", line.get("--imbalance"), 1e3))
