@@ -176,5 +176,26 @@ TEST(AutotuneOps, GridHasNamesOfItsOwn) {
   }
 }
 
+TEST(AutotuneOps, GridRejectsWhatItWouldIgnore) {
+  const auto error = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"autotune", "profile-ops"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_command(words);
+    EXPECT_EQ(outcome.code, 2);
+    return outcome.err;
+  };
+  const std::string path = testing::TempDir() + "grid_rejects.ops";
+  const std::vector<std::vector<std::string>> ignored = {
+      {"--json"}, {"--output-dir", "x"}, {"--hidden-size", "64"}, {"model.num_layers=2"}, {"--recipe", "x"}};
+  for (std::vector<std::string> words : ignored) {
+    const std::string flag = words[0];
+    words.insert(words.end(), {"--grid", "--database", path});
+    EXPECT_NE(error(words).find(flag + " has no effect with --grid"), std::string::npos) << flag;
+  }
+  EXPECT_NE(error({"--seconds", "2"}).find("--seconds is for --grid"), std::string::npos);
+  EXPECT_NE(error({"--grid", "--database", path, "--test-case-idxs", "-1"}).find("(got -1)"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -143,6 +143,41 @@ ProfileRun profile_run(const CommandLine& line, const Config& config) {
   return run;
 }
 
+// The grid brings its own models and writes to the database alone.
+void reject_beside_grid(const CommandLine& line) {
+  std::string other;
+  for (const auto& [flag, values] : line.own)
+    if (flag != "--grid" && flag != "--database" && flag != "--seconds" && flag != "--test-case-idxs")
+      other = flag;
+  if (!line.sources.flags.empty()) other = line.sources.flags[0].name;
+  if (!line.sources.overrides.empty()) other = line.sources.overrides[0];
+  if (!line.config_path.empty()) other = "--config";
+  if (!line.recipe_name.empty()) other = "--recipe";
+  if (!line.hf_dir.empty()) other = "--hf";
+  if (!other.empty())
+    throw UsageError(
+        fmt::format("autotune profile-ops: {} has no effect with --grid, which has its own models; leave it "
+                    "out, or leave out --grid",
+                    other));
+}
+
+int run_grid(Invocation& invocation, const CommandLine& line) {
+  if (!line.has("--database")) throw UsageError("autotune profile-ops: --grid needs --database FILE");
+  reject_beside_grid(line);
+  std::vector<size_t> chosen;
+  const std::string list = line.get("--test-case-idxs", "");  // the words lie in it
+  for (const std::string_view word : comma_separated(list)) {
+    const int64_t at = parse_int("autotune profile-ops", "--test-case-idxs", word);
+    if (at < 0)
+      throw UsageError(
+          fmt::format("autotune profile-ops: --test-case-idxs needs numbers from 0 (got {})", at));
+    chosen.push_back(static_cast<size_t>(at));
+  }
+  return profile_grid_steps(invocation, line.get("--database"),
+                            parse_positive("autotune profile-ops", "--seconds", line.get("--seconds", "1")),
+                            chosen);
+}
+
 std::string time_stamp() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -231,16 +266,10 @@ int run_autotune_profile_ops(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kProfileFlags);
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune profile-ops: cannot make sense of '{}'", line.words[0]));
-  if (line.has("--grid")) {
-    if (!line.has("--database")) throw UsageError("autotune profile-ops: --grid needs --database FILE");
-    const std::string seconds = line.get("--seconds", "1");
-    std::vector<size_t> chosen;
-    const std::string list = line.get("--test-case-idxs", "");  // the words lie in it
-    for (const std::string_view word : comma_separated(list))
-      chosen.push_back(static_cast<size_t>(parse_int("autotune profile-ops", "--test-case-idxs", word)));
-    return profile_grid_steps(invocation, line.get("--database"),
-                              parse_positive("autotune profile-ops", "--seconds", seconds), chosen);
-  }
+  if (line.has("--grid")) return run_grid(invocation, line);
+  if (line.has("--seconds"))
+    throw UsageError(
+        "autotune profile-ops: --seconds is for --grid; --profile-iters tells how many passes are measured");
   Config config = resolve(read_sources(line, {.hf = read_hf_settings, .recipe = read_recipe}),
                           {.purpose = Purpose::model, .allow_unavailable = true})
                       .config;
