@@ -266,6 +266,10 @@ void graphs(ConfigBuilder& builder) {
   reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_dgrads_interval > 0,
             "a captured step shows no gradients of activations",
             "leave it out, or leave out --save-dgrads-interval");
+  reject_if(m.num_moe_experts > 0 && !config.checkpoint.save.empty() &&
+                config.checkpoint.save_tokens_per_expert_interval > 0,
+            "a captured step counts no tokens of experts",
+            "leave it out, or leave out --save-tokens-per-expert-interval");
   reject_if(m.num_moe_experts > 0 && !config.logger.moe_routing_trace_path.empty(),
             "a captured step shows no routing", "leave it out, or leave out --moe-routing-trace-path");
   reject_if(m.num_moe_experts > 0 && p.expert_model_parallel_size * p.expert_tensor_parallel_size > 1,
@@ -333,7 +337,8 @@ constexpr Rule kPrecisionRules[] = {
      "offloading has its conditions", offload},
     {"graphs",
      "model.cuda_graph_impl model.cuda_graph_warmup_steps checkpoint.save "
-     "checkpoint.save_activations_interval checkpoint.save_dgrads_interval logger.moe_routing_trace_path "
+     "checkpoint.save_activations_interval checkpoint.save_dgrads_interval "
+     "checkpoint.save_tokens_per_expert_interval logger.moe_routing_trace_path "
      "model.num_moe_experts model.expert_model_parallel_size model.expert_tensor_parallel_size "
      "model.moe_router_load_balancing_type model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
