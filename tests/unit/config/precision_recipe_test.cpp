@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "megatron/base/error.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/config/rules/nonuniform_refusals.h"
+#include "support/temp_dir.h"
 
 namespace megatron {
 namespace {
@@ -74,6 +79,50 @@ TEST(PrecisionRecipe, FaultsOfTheFileAreNamed) {
   has(why("training_recipe: {}", "config: b, type: glob, pattern: x"), "b is not among the configs");
   has(why("training_recipe: {}", "config: a, type: regex, pattern: x"), "use glob");
   has(why("training_recipe: {}", "config: a, type: glob"), "has no pattern");
+}
+
+// What guards fp8 knows of linears that the file alone puts into it, and of none where it cannot.
+TEST(PrecisionRecipe, RulesOfFp8HoldForFiles) {
+  testing::TempDir folder;
+  const auto file = [&](const char* name, const char* training) {
+    std::ofstream(folder / name) << fmt::format(
+        "configs: {{a: {{transformer_engine_config_type: TEQuantizationParams, training_recipe: {{{}}}}}}}\n"
+        "matchers: {{m: {{config: a, type: glob, pattern: '*', enabled: true}}}}",
+        training);
+    return folder / name;
+  };
+  const std::string plain = file("plain.yaml", ""),
+                    quantized = file("quantized.yaml", "fp8_quantization_recipe: tensorwise"),
+                    all = file("all.yaml",
+                               "fp8_quantization_recipe: tensorwise, override_nonquantized_autocast: true");
+  const auto problems = [](const std::string& path, std::vector<std::string> words) {
+    words.insert(words.end(), {"--te-precision-config-file", path});
+    try {
+      resolve(read_sources(parse_command_line(words)),
+              {.purpose = Purpose::inspect, .allow_unavailable = true});
+    } catch (const Refused& refused) {
+      return std::string(refused.what());
+    }
+    return std::string();
+  };
+  for (const std::string& path : {plain, quantized, all}) {
+    Config config;
+    config.precision.te_precision_config_file = path;
+    config.parallel.tensor_model_parallel_size = config.parallel.expert_tensor_parallel_size = 2;
+    config.model.num_attention_heads = 4;
+    config.model.attention_dropout = 0;
+    EXPECT_EQ(may_have_fp8_linears(config.precision), path == all);
+    EXPECT_EQ(may_lose_ranks(config), path != all);
+    config.precision.fp8 = Fp8Format::hybrid;
+    EXPECT_TRUE(may_have_fp8_linears(config.precision));
+    const bool biases = problems(path, {"--device", "cuda"}).find("add --bf16") != std::string::npos;
+    EXPECT_EQ(biases, path == all);
+    EXPECT_EQ(problems(path, {"--device", "cuda", "--bf16"}), "");
+    const bool unequal = problems(path, {"-tp", "2", "--ranks", "4", "--tp-spares", "1",
+                                         "--num-attention-heads", "4", "--attention-dropout", "0"})
+                             .find("leave --te-precision-config-file out") != std::string::npos;
+    EXPECT_EQ(unequal, path == all);
+  }
 }
 
 TEST(PrecisionRecipe, PatternsAreThoseOfShells) {

@@ -135,6 +135,20 @@ std::optional<PrecisionRecipe::Format> PrecisionRecipe::of(std::string_view modu
   return {};
 }
 
+bool PrecisionRecipe::may_quantize_plain() const {
+  return std::any_of(matchers_.begin(), matchers_.end(),
+                     [](const Matcher& matcher) { return matcher.format.fp8 && matcher.format.of_plain; });
+}
+
+bool may_have_fp8_linears(const PrecisionConfig& precision) {
+  if (precision.fp8 != Fp8Format::none) return true;
+  try {
+    return PrecisionRecipe::read(precision.te_precision_config_file).may_quantize_plain();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 bool fits_glob(std::string_view pattern, std::string_view text) {
   if (pattern.empty()) return text.empty();
   if (pattern[0] == '*') {

@@ -31,6 +31,7 @@ class PrecisionRecipe {
   // What becomes of a module that is in fp8 or not; none: it stays as it is.
   std::optional<Format> of(std::string_view module, bool quantized) const;
   const std::vector<std::string>& notes() const { return notes_; }
+  bool may_quantize_plain() const;  // whether a matcher puts modules into fp8 that are not in it
 
  private:
   struct Matcher {
@@ -40,6 +41,10 @@ class PrecisionRecipe {
   std::vector<Matcher> matchers_;
   std::vector<std::string> notes_;
 };
+
+// Whether linears may compute in fp8: by --fp8-format, or by --te-precision-config-file alone. A file that
+// cannot be read makes none; rules reject it by itself.
+bool may_have_fp8_linears(const PrecisionConfig& precision);
 
 // Whether text fits a pattern of *, ? and [sets], as a shell's file names do, slashes and dots included.
 bool fits_glob(std::string_view pattern, std::string_view text);

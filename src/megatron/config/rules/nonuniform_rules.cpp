@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "megatron/config/resolve/inactive_slots.h"
+#include "megatron/config/resolve/precision_recipe.h"
 #include "megatron/config/rules/nonuniform_refusals.h"
 #include "megatron/config/rules/rules.h"
 
@@ -108,7 +109,8 @@ constexpr Rule kNonuniformRules[] = {
      "model.non_active_ranks_per_dp model.tp_spares model.expert_model_parallel_size "
      "model.expert_tensor_parallel_size model.num_moe_experts model.encoder_num_layers "
      "model.decoder_num_layers model.tp_comm_overlap model.cp_comm_type "
-     "model.attention_dropout model.fp8 model.qk_clip model.cuda_graph_impl ddp.average_in_collective "
+     "model.attention_dropout model.fp8 model.te_precision_config_file model.qk_clip model.cuda_graph_impl "
+     "ddp.average_in_collective "
      "ddp.use_megatron_fsdp ddp.num_distributed_optimizer_instances optimizer.optimizer "
      "train.check_weight_hash_across_dp_replicas_interval logger.log_params_norm "
      "ddp.use_distributed_optimizer",
@@ -133,7 +135,10 @@ std::vector<NonuniformRefusal> nonuniform_refusals(const Config& config) {
              p.context_parallel_size > 1,
          "model.cp_comm_type", "use --cp-comm-type p2p");
   refuse(config.model.attention_dropout > 0, "model.attention_dropout", "use --attention-dropout 0");
-  refuse(config.precision.fp8 != Fp8Format::none, "model.fp8", "leave --fp8-format out");
+  const bool fp8 = config.precision.fp8 != Fp8Format::none;
+  refuse(fp8, "model.fp8", "leave --fp8-format out");
+  refuse(!fp8 && may_have_fp8_linears(config.precision), "model.te_precision_config_file",
+         "leave --te-precision-config-file out");
   refuse(config.execution.cuda_graph_impl != GraphImpl::none, "model.cuda_graph_impl",
          "leave --cuda-graph-impl out");
   refuse(config.ddp.average_in_collective, "ddp.average_in_collective", "leave it out");

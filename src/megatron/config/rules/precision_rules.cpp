@@ -22,8 +22,9 @@ void fp8_needs(ConfigBuilder& builder) {
   const Config& config = builder.config;
   const PrecisionConfig& p = config.precision;
   const bool on = p.fp8 != Fp8Format::none;
-  if (on && !p.bf16 && !p.fp16 && builder.on_gpus() && config.model.add_bias_linear)
-    builder.reject("model.fp8", "fp8 GEMMs of a GPU add no bias to fp32 results", "add --bf16");
+  if (!p.bf16 && !p.fp16 && builder.on_gpus() && config.model.add_bias_linear && may_have_fp8_linears(p))
+    builder.reject(on ? "model.fp8" : "model.te_precision_config_file",
+                   "fp8 GEMMs of a GPU add no bias to fp32 results", "add --bf16");
   if (p.first_last_layers_bf16 && p.fp8_recipe == Fp8Recipe::delayed && on)
     builder.reject("model.first_last_layers_bf16", "delayed scaling keeps all layers in fp8",
                    "use --fp8-recipe tensorwise");
@@ -298,7 +299,8 @@ constexpr Rule kPrecisionRules[] = {
     {"one_half_format", "model.bf16 model.fp16 model.params_dtype model.pipeline_dtype",
      "one half-precision format at most", one_half_format},
     {"fp8_needs",
-     "model.fp8 model.fp4 model.fp8_recipe model.first_last_layers_bf16 model.num_layers_at_start_in_bf16 "
+     "model.fp8 model.te_precision_config_file model.fp4 model.fp8_recipe model.first_last_layers_bf16 "
+     "model.num_layers_at_start_in_bf16 "
      "model.num_layers_at_end_in_bf16 model.bf16 model.fp16 model.num_layers model.add_bias_linear "
      "model.fp8_output_proj model.output_logit_dtype model.share_embeddings_and_output_weights "
      "model.pipeline_model_parallel_size model.params_dtype run.device",
