@@ -79,6 +79,28 @@ TEST(PrecisionRecipe, FaultsOfTheFileAreNamed) {
   has(why("training_recipe: {}", "config: b, type: glob, pattern: x"), "b is not among the configs");
   has(why("training_recipe: {}", "config: a, type: regex, pattern: x"), "use glob");
   has(why("training_recipe: {}", "config: a, type: glob"), "has no pattern");
+  has(why("training_recipe: {}", "config: a, type: glob, patern: x"), "patern: is no field of a matcher");
+}
+
+TEST(PrecisionRecipe, AFileThatSaysNothingIsNotPassedOver) {
+  const auto why = [](const char* text) {
+    try {
+      PrecisionRecipe::parse(text, "file");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(why("config: {}\nmatchers: {}"),
+            "file: config: is no field of the file; use configs and matchers");
+  EXPECT_EQ(why("configs: {}"), "file: has no matchers; add one that names a config");
+  EXPECT_EQ(why("matchers: {m: {config: a, type: glob, pattern: x}}"),
+            "file: matchers.m: has no enabled; add enabled: true, or false to leave it without effect");
+  EXPECT_EQ(why("matchers: {m: [a]}"),
+            "file: matchers.m: is no mapping of type, pattern, config and enabled");
+  const auto off = PrecisionRecipe::parse("matchers: {m: {enabled: false}}", "file");
+  ASSERT_EQ(off.notes().size(), 1u);
+  EXPECT_EQ(off.notes()[0], "file: no matcher is enabled, so the file changes nothing");
 }
 
 // What guards fp8 knows of linears that the file alone puts into it, and of none where it cannot.
@@ -134,6 +156,12 @@ TEST(PrecisionRecipe, PatternsAreThoseOfShells) {
   EXPECT_FALSE(fits_glob("a?c", "ac"));
   EXPECT_TRUE(fits_glob("**", ""));
   EXPECT_TRUE(fits_glob("[a", "[a"));
+  EXPECT_TRUE(fits_glob("*ab*c", "aababxc"));
+  EXPECT_FALSE(fits_glob("*ab*c", "aababx"));
+  EXPECT_FALSE(fits_glob("", "a"));
+  std::string stars;
+  for (int i = 0; i < 40; ++i) stars += "*a";
+  EXPECT_FALSE(fits_glob(stars + "b", std::string(200, 'a')));  // at once, too
 }
 
 }  // namespace
