@@ -400,6 +400,13 @@ TEST(Restart, CopiesInOthersMemoryReplaceWhatIsLost) {
   EXPECT_GE(told[0].from, 6);  // what a process sent last may go with it
   EXPECT_GE(told[1].from, 14);
   told.clear();
+  Division fsdp{1, {"--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params"}};
+  fsdp.replicated = sharded.replicated;
+  survive(
+      fsdp, 12, "kill@5:8", [](const auto&) {}, seconds, &told);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_GE(told[0].from, 6);
+  told.clear();
   survive(
       sharded, 40, "slow@0:1=0.02",
       [](const std::vector<pid_t>& children) {

@@ -18,6 +18,7 @@
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/schedule_state.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
+#include "megatron/training/setup/optimizer_setup.h"
 #include "megatron/training/setup/upcycle.h"
 #include "megatron/training/step/rank_trainer.h"
 
@@ -73,12 +74,13 @@ std::set<std::string> share_claims(const ProcessGroup& world, const std::set<std
   return before;
 }
 
-// Where replicas share out the optimizer's state, or there is one replica alone, nobody else has what a
-// process keeps in its memory.
-bool replicates_memory(const Config& config, const RankTrainer& trainer) {
+// Where some rank holds state that no other has, what processes keep in their memory is copied to others.
+bool replicates_memory(const Config& config, const ParallelContext& parallel) {
   const InProcessRestartConfig& restart = config.inprocess_restart;
+  // Unequal replicas hold all experts each, also where a rank has no peers among them.
+  const int replicas = parallel.replicas();
   return restart.enabled && restart.snapshot_interval > 0 &&
-         (config.ddp.use_distributed_optimizer || trainer.parallel().replicas() == 1);
+         has_unshared_state(config, replicas, parallel.unequal() ? replicas : parallel.size(Axis::edp));
 }
 
 // What every rank lists (`common`), or any rank does, in order.
@@ -137,7 +139,7 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
       std::erase_if(assets_, [](const CheckpointAsset& asset) { return is_tokenizer_file(asset.name); });
     return "";
   });
-  if (checkpoint.replication && replicates_memory(config, trainer))
+  if (checkpoint.replication && replicates_memory(config, trainer.parallel()))
     memory_places_ = ReplicaPlaces::of(world, checkpoint.replication_factor, checkpoint.replication_jump);
   if (checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
     local_.emplace(

@@ -191,6 +191,11 @@ DataParallelOptions data_parallel_options(const DdpConfig& config) {
           .large_pad = config.pad_buckets_for_high_nccl_busbw};
 }
 
+bool has_unshared_state(const Config& config, int replicas, int expert_replicas) {
+  const bool experts = config.model.num_moe_experts > 0;
+  return sharding_of(config.ddp) != Sharding::None || replicas == 1 || (experts && expert_replicas == 1);
+}
+
 LossScaleOptions loss_scale_options(const OptimizerConfig& config) {
   return {.constant = config.loss_scale,
           .initial = config.initial_loss_scale,
