@@ -5,6 +5,7 @@
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/safetensors.h"
+#include "megatron/training/step/module_name.h"
 
 namespace megatron {
 namespace {
@@ -21,14 +22,6 @@ Tensor as_host(RankContext& ctx, const Tensor& value, DType dtype) {
   Tensor cast = ctx.empty(value.shape(), dtype, MemoryTag::Workspace);
   if (value.numel() > 0) ctx.kernels->copy(ctx.kernel_context(), {value.detach(), cast});
   return on_host(ctx, cast);
-}
-
-// "decoder.layers.0.mlp.linear_fc1" of its weight. Experts have one name less, as upstream.
-std::string module_of(std::string_view parameter) {
-  std::string name(parameter);
-  if (const size_t at = name.rfind('.'); at != std::string::npos) name.resize(at);
-  if (const size_t at = name.find(".experts.experts."); at != std::string::npos) name.erase(at, 8);
-  return name;
 }
 
 std::ofstream append_to(const std::string& path) {

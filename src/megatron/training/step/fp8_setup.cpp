@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "megatron/config/resolve/precision_recipe.h"
+#include "megatron/training/step/module_name.h"
 
 namespace megatron {
 namespace {
@@ -17,13 +18,6 @@ int64_t layer_of(std::string_view name) {
   if (at != std::string_view::npos)
     std::from_chars(name.data() + at + word.size(), name.data() + name.size(), layer);
   return layer;
-}
-
-// "decoder.layers.0.mlp.experts.linear_fc1": what upstream calls the module of a weight.
-std::string module_of(std::string name) {
-  name.resize(name.rfind('.'));
-  if (const size_t at = name.find(".experts.experts."); at != std::string::npos) name.erase(at, 8);
-  return name;
 }
 
 }  // namespace
