@@ -6,7 +6,7 @@
 namespace megatron {
 namespace {
 
-// Drawing values that a folder's weights replace took seconds before the first step.
+// What a folder's weights replace need not be drawn.
 TEST(RankTrainer, WeightsThatFollowAreNotDrawn) {
   Config config;
   config.model =
