@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/load.h"
@@ -165,6 +166,68 @@ TEST(StepProbe, DumpsWhatModulesReadAndMade) {
         ASSERT_NEAR(own[i], all[i + (rank == 0 ? 0 : own.size())], 2e-5) << what;
     }
   }
+}
+
+// Where the ranks of a division stand, and the names of their dumps.
+std::vector<std::string> names_of(const ParallelSizes& sizes) {
+  const std::vector<GroupRanks> groups = parallel_groups(sizes);
+  std::vector<DumpPlace> places;
+  for (int rank = 0; rank < sizes.world; ++rank) {
+    const auto at = [&](Axis axis) {
+      for (const GroupRanks& group : groups)
+        if (group.axis == alias(axis, sizes))
+          for (size_t i = 0; i < group.ranks.size(); ++i)
+            if (group.ranks[i] == rank) return static_cast<int>(i);
+      return 0;
+    };
+    places.push_back({.tp = at(Axis::tp),
+                      .pp = at(Axis::pp),
+                      .ep = at(Axis::ep),
+                      .cp = at(Axis::cp),
+                      .gtp = at(Axis::gtp),
+                      .replica = at(Axis::dp),
+                      .first_of_experts = at(Axis::edp) == 0});
+  }
+  return dump_names(places);
+}
+
+using Names = std::vector<std::string>;
+
+TEST(StepProbe, EveryRankOfAReplicaAndAllExpertsAreDumped) {
+  EXPECT_EQ(names_of({.world = 2, .tp = 2, .ep = 1, .etp = 1}),
+            (Names{"mp_rank_00_000_000", "mp_rank_01_000_000"}));
+  EXPECT_EQ(names_of({.world = 4, .cp = 2}),
+            (Names{"mp_rank_00_000_000_cp000", "mp_rank_00_000_000_cp001", "", ""}));
+  EXPECT_EQ(names_of({.world = 2, .tp = 1, .ep = 1, .etp = 2}),
+            (Names{"mp_rank_00_000_000_dp000", "mp_rank_00_000_000_dp001"}));
+  EXPECT_EQ(names_of({.world = 4, .tp = 1, .ep = 2}),
+            (Names{"mp_rank_00_000_000", "mp_rank_00_000_001", "", ""}));
+  EXPECT_EQ(names_of({.world = 4, .tp = 2}), (Names{"mp_rank_00_000_000", "mp_rank_01_000_000", "", ""}));
+  EXPECT_EQ(names_of({.world = 2, .pp = 2}), (Names{"mp_rank_00_000_000", "mp_rank_00_001_000"}));
+}
+
+TEST(StepProbe, RanksOfARunWriteTheirFiles) {
+  const Probed run("--ranks 2 --expert-tensor-parallel-size 2");
+  const SafetensorsFile first = run.tensors("activations/iter_0000002/mp_rank_00_000_000_dp000.safetensors"),
+                        second = run.tensors("activations/iter_0000002/mp_rank_00_000_000_dp001.safetensors");
+  const std::string name = "decoder.layers.0.mlp.experts.linear_fc1/output0";
+  EXPECT_EQ(first.at(name).shape, second.at(name).shape);
+  EXPECT_NE(run.values(first, name), run.values(second, name));  // halves of the experts
+}
+
+TEST(StepProbe, NoTwoRanksDumpIntoOneFile) {
+  for (const int tp : {1, 2})
+    for (const int cp : {1, 2})
+      for (const int ep : {1, 2, 4})
+        for (const int etp : {1, 2})
+          for (const int pp : {1, 2}) {
+            const Names names = names_of({.world = 16, .tp = tp, .pp = pp, .cp = cp, .ep = ep, .etp = etp});
+            std::multiset<std::string> all(names.begin(), names.end());
+            all.erase("");
+            EXPECT_GE(all.size(), static_cast<size_t>(std::max(tp * cp, ep * etp) * pp));
+            EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size())
+                << fmt::format("tp {} cp {} ep {} etp {} pp {}", tp, cp, ep, etp, pp);
+          }
 }
 
 TEST(StepProbe, CountsRowsOfExpertsAndTracesRouters) {

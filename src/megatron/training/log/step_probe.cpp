@@ -1,10 +1,12 @@
 #include "megatron/training/log/step_probe.h"
 
 #include <filesystem>
+#include <sstream>
 
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/checkpoint/safetensors.h"
+#include "megatron/comm/string_collectives.h"
 #include "megatron/training/step/module_name.h"
 
 namespace megatron {
@@ -45,6 +47,25 @@ void put(const std::string& path, const Tensor& tensor, const char* what, int64_
   written += bytes;
 }
 
+// The name of this rank's file, which follows from where all ranks stand.
+std::string own_dump_name(const Config& config, const ParallelContext& parallel) {
+  const auto rank = [&](Axis axis) { return parallel.has(axis) ? parallel.rank(axis) : 0; };
+  // Unequal replicas hold all experts each.
+  const bool first_of_experts =
+      config.model.num_moe_experts > 0 && !parallel.unequal() && rank(Axis::edp) == 0;
+  const ProcessGroup& world = parallel.world();
+  std::vector<DumpPlace> places;
+  for (const std::string& text :
+       all_gather_strings(world, fmt::format("{} {} {} {} {} {} {}", rank(Axis::tp), rank(Axis::pp),
+                                             rank(Axis::ep), rank(Axis::cp), rank(Axis::gtp),
+                                             parallel.replica(), static_cast<int>(first_of_experts)))) {
+    DumpPlace& place = places.emplace_back();
+    std::istringstream(text) >> place.tp >> place.pp >> place.ep >> place.cp >> place.gtp >> place.replica >>
+        place.first_of_experts;
+  }
+  return dump_names(places)[static_cast<size_t>(world.rank())];
+}
+
 }  // namespace
 
 // "decoder.layers.3.…", "mtp.layers.0.mtp_model_layer.…" or "mtp.layers.0.mtp_model_layer.layers.1.…".
@@ -67,8 +88,33 @@ struct StepProbe::Place {
   }
 };
 
+std::vector<std::string> dump_names(const std::vector<DumpPlace>& places) {
+  std::map<std::string, std::vector<size_t>> alike;
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i].dumps())
+      alike[fmt::format("mp_rank_{:02}_{:03}_{:03}", places[i].tp, places[i].pp, places[i].ep)].push_back(i);
+  std::vector<std::string> names(places.size());
+  for (const auto& [base, ranks] : alike) {
+    for (const size_t rank : ranks) names[rank] = base;
+    const auto tell_apart = [&](const char* axis, int DumpPlace::*place) {
+      std::set<int> values;
+      for (const size_t rank : ranks) values.insert(places[rank].*place);
+      if (values.size() == 1) return;
+      for (const size_t rank : ranks) names[rank] += fmt::format("_{}{:03}", axis, places[rank].*place);
+    };
+    tell_apart("cp", &DumpPlace::cp);
+    tell_apart("gtp", &DumpPlace::gtp);
+    tell_apart("dp", &DumpPlace::replica);
+  }
+  return names;
+}
+
 StepProbe::StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel)
-    : ctx_(ctx), config_(config), parallel_(parallel) {}
+    : ctx_(ctx), config_(config) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (!c.save.empty() && (c.save_activations_interval > 0 || c.save_dgrads_interval > 0))
+    dump_name_ = own_dump_name(config, parallel);
+}
 
 StepProbe::~StepProbe() {
   if (ctx_.probe == this) ctx_.probe = nullptr;
@@ -80,9 +126,8 @@ bool StepProbe::is_due(int64_t interval, int64_t iteration) const {
 
 void StepProbe::begin(RankContext& ctx, int64_t iteration) {
   const CheckpointConfig& c = config_.checkpoint;
-  const bool first_replica = parallel_.group(Axis::edp).rank() == 0;
-  activations_ = first_replica && is_due(c.save_activations_interval, iteration);
-  dgrads_ = first_replica && is_due(c.save_dgrads_interval, iteration);
+  activations_ = !dump_name_.empty() && is_due(c.save_activations_interval, iteration);
+  dgrads_ = !dump_name_.empty() && is_due(c.save_dgrads_interval, iteration);
   const bool experts = config_.model.num_moe_experts > 0;
   counts_ = experts && is_due(c.save_tokens_per_expert_interval, iteration);
   const int64_t most = config_.logger.moe_routing_trace_max_training_iters;
@@ -145,10 +190,7 @@ std::vector<std::string> StepProbe::finish(RankContext& ctx, int64_t iteration) 
 std::string StepProbe::write(const char* what, int64_t iteration, Tensors& tensors) const {
   const std::string folder = fmt::format("{}/{}/iter_{:07}", config_.checkpoint.save, what, iteration);
   fs::create_directories(folder);
-  const auto rank = [&](Axis axis) { return parallel_.group(axis).rank(); };
-  write_safetensors(fmt::format("{}/mp_rank_{:02}_{:03}_{:03}.safetensors", folder, rank(Axis::tp),
-                                rank(Axis::pp), rank(Axis::ep)),
-                    {tensors.begin(), tensors.end()});
+  write_safetensors(fmt::format("{}/{}.safetensors", folder, dump_name_), {tensors.begin(), tensors.end()});
   tensors.clear();
   return "saved " + folder;
 }

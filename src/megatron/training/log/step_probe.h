@@ -12,16 +12,29 @@
 
 namespace megatron {
 
-// What a rank shows of a step's passes to whoever looks into a run:
-//   --save-activations-interval, --save-dgrads-interval: inputs and outputs of linears, norms, routers and of
-//   the
-//     embedding in the last micro-batch, and their gradients, from the ranks of the first replica, in
-//     DIR/activations/iter_0000123/mp_rank_00_000_000.safetensors (tensor, pipeline and expert rank);
-//   --save-tokens-per-expert-interval: rows of a rank's experts by micro-batch, in
-//   DIR/tokens_per_expert/rank0.jsonl;
-//   --moe-routing-trace-path: what routers choose, in router_trace_rank0.jsonl of that folder, and sidecars.
+// Where a rank stands among those that may dump activations.
+struct DumpPlace {
+  int tp = 0, pp = 0, ep = 0, cp = 0, gtp = 0, replica = 0;
+  bool first_of_experts = false;  // no rank before it holds its share of the experts
+
+  bool dumps() const { return replica == 0 || first_of_experts; }
+};
+
+// The names of the files that the ranks of a world dump into, without suffix; empty: this one dumps nothing.
+// "mp_rank_00_000_000" is the tensor, pipeline and expert rank; ranks that have all three in common add what
+// tells them apart, "mp_rank_00_000_000_cp001".
+std::vector<std::string> dump_names(const std::vector<DumpPlace>& places);
+
+// What a rank shows of a step's passes to whoever looks into a run.
+// --save-activations-interval, --save-dgrads-interval: inputs and outputs of linears, norms, routers and of
+// the embedding in the last micro-batch, and their gradients, in DIR/activations/iter_0000123 and
+// DIR/dgrads/iter_0000123, from the ranks of the first replica and those whose experts no rank before holds.
+// --save-tokens-per-expert-interval: rows of a rank's experts by micro-batch, in
+// DIR/tokens_per_expert/rank0.jsonl.
+// --moe-routing-trace-path: what routers choose, in router_trace_rank0.jsonl of that folder, and sidecars.
 class StepProbe final : public TensorProbe {
  public:
+  // All ranks construct one alike.
   StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel);
   ~StepProbe() override;
 
@@ -44,7 +57,7 @@ class StepProbe final : public TensorProbe {
 
   RankContext& ctx_;
   const Config& config_;
-  const ParallelContext& parallel_;
+  std::string dump_name_;  // empty: this rank dumps no activations
   bool activations_ = false, dgrads_ = false, counts_ = false, traces_ = false;  // of the step that runs
   Tensors activation_tensors_, gradient_tensors_;
   std::map<std::string, std::vector<std::vector<int64_t>>> rows_of_experts_;  // by module, then micro-batch
