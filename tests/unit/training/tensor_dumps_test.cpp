@@ -230,6 +230,44 @@ TEST(StepProbe, NoTwoRanksDumpIntoOneFile) {
           }
 }
 
+// A restart inside the process goes on behind the trace that is there; a run of its own begins one.
+TEST(StepProbe, TracesGoOnAfterRestarts) {
+  testing::TempDir folder;
+  Config config;
+  config.model.num_moe_experts = 2;
+  config.logger.moe_routing_trace_path = folder.path();
+  config.logger.moe_routing_trace_max_training_iters = 3;
+  config.logger.moe_routing_trace_capture_logits = true;
+  const ParallelContext alone;
+  const auto steps = [&](int64_t first, int64_t last, bool restarted) {
+    RankContext ctx;
+    Tape tape(ctx);
+    const TapeScope scope(ctx, &tape);
+    StepProbe probe(ctx, config, alone, restarted);
+    const std::string router = "decoder.layers.0.mlp.router.weight";
+    for (int64_t i = first; i <= last; ++i) {
+      probe.begin(ctx, i);
+      if (!ctx.probe) continue;
+      const Tensor logits = ctx.full({1, 2}, DType::F32, 1);
+      for (const char* place : {"input0", "output0"}) probe.see(ctx, router, place, logits);
+      probe.see(ctx, router, "experts", ctx.from_vector(std::vector<int32_t>{1}, {1, 1}));
+      probe.finish(ctx, i);
+    }
+    std::ifstream file(folder / "router_trace_rank0.jsonl");
+    std::vector<std::pair<int64_t, int64_t>> lines;  // step and offset
+    for (std::string line; std::getline(file, line);) {
+      const Json record = Json::parse(line);
+      lines.emplace_back(record.at("step").as_int(), record.at("logit_offset").as_int());
+    }
+    return lines;
+  };
+  using Lines = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(steps(1, 2, false), (Lines{{0, 0}, {1, 4}}));
+  std::ofstream(folder / "router_trace_rank0.jsonl", std::ios::app) << "{\"step\": 2, ";  // stopped here
+  EXPECT_EQ(steps(2, 5, true), (Lines{{0, 0}, {1, 4}, {1, 8}, {2, 12}}));
+  EXPECT_EQ(steps(1, 1, false), (Lines{{0, 0}}));
+}
+
 TEST(StepProbe, CountsRowsOfExpertsAndTracesRouters) {
   const Probed one("--ranks 1"), again("--ranks 2 -ep 2 --recompute-granularity full");
   const auto counts = one.lines("tokens_per_expert/rank0.jsonl");

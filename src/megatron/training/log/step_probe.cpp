@@ -109,11 +109,13 @@ std::vector<std::string> dump_names(const std::vector<DumpPlace>& places) {
   return names;
 }
 
-StepProbe::StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel)
+StepProbe::StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel, bool restarted)
     : ctx_(ctx), config_(config) {
   const CheckpointConfig& c = config.checkpoint;
   if (!c.save.empty() && (c.save_activations_interval > 0 || c.save_dgrads_interval > 0))
     dump_name_ = own_dump_name(config, parallel);
+  if (config.model.num_moe_experts > 0 && !config.logger.moe_routing_trace_path.empty())
+    open_trace(restarted);
 }
 
 StepProbe::~StepProbe() {
@@ -131,7 +133,8 @@ void StepProbe::begin(RankContext& ctx, int64_t iteration) {
   const bool experts = config_.model.num_moe_experts > 0;
   counts_ = experts && is_due(c.save_tokens_per_expert_interval, iteration);
   const int64_t most = config_.logger.moe_routing_trace_max_training_iters;
-  traces_ = experts && !config_.logger.moe_routing_trace_path.empty() && (most == 0 || traced_ < most);
+  const bool wanted = most == 0 || std::ssize(traced_) < most || traced_.contains(iteration - 1);
+  traces_ = experts && !config_.logger.moe_routing_trace_path.empty() && wanted;
   activation_tensors_.clear();
   gradient_tensors_.clear();
   rows_of_experts_.clear();
@@ -215,17 +218,35 @@ void StepProbe::write_counts(int64_t iteration) {
   rows_of_experts_.clear();
 }
 
-void StepProbe::write_trace(RankContext& ctx, int64_t iteration) {
-  const std::string& folder = config_.logger.moe_routing_trace_path;
-  const auto path = [&](const char* name, const char* suffix) {
-    return fmt::format("{}/{}_rank{}.{}", folder, name, ctx.rank, suffix);
-  };
-  if (!std::exchange(opened_, true)) {  // a trace is that of one process
-    fs::create_directories(folder);
-    for (const std::string& old :
-         {path("router_trace", "jsonl"), path("hidden_states", "bin"), path("logits", "bin")})
-      fs::remove(old);
+std::string StepProbe::trace_path(const char* name, const char* suffix) const {
+  return fmt::format("{}/{}_rank{}.{}", config_.logger.moe_routing_trace_path, name, ctx_.rank, suffix);
+}
+
+// A trace is that of one run: what an earlier one has left goes away. After a restart it goes on, and the
+// steps that are in it count.
+void StepProbe::open_trace(bool restarted) {
+  fs::create_directories(config_.logger.moe_routing_trace_path);
+  const std::string trace = trace_path("router_trace", "jsonl"), hidden = trace_path("hidden_states", "bin"),
+                    logits = trace_path("logits", "bin");
+  if (!restarted) {
+    for (const std::string& old : {trace, hidden, logits}) fs::remove(old);
+    return;
   }
+  const auto bytes = [](const std::string& path) {
+    return fs::exists(path) ? static_cast<int64_t>(fs::file_size(path)) : 0;
+  };
+  hidden_bytes_ = bytes(hidden);
+  logits_bytes_ = bytes(logits);
+  if (!fs::exists(trace)) return;
+  std::ifstream file(trace);
+  uintmax_t whole = 0;  // bytes of whole lines: a process may have stopped while it wrote one
+  for (std::string line; std::getline(file, line) && !file.eof(); whole += line.size() + 1)
+    traced_.insert(Json::parse(line, trace).at("step").as_int());
+  fs::resize_file(trace, whole);
+}
+
+void StepProbe::write_trace(RankContext& ctx, int64_t iteration) {
+  const auto path = [&](const char* name, const char* suffix) { return trace_path(name, suffix); };
   auto file = append_to(path("router_trace", "jsonl"));
   for (const Choice& choice : choices_) {
     Json record = Json::object();
@@ -249,8 +270,9 @@ void StepProbe::write_trace(RankContext& ctx, int64_t iteration) {
     file << record.dump() << "\n";
   }
   choices_.clear();
-  if (traced_++ == 0 && !router_state_.empty())
+  if (traced_.empty() && !router_state_.empty())
     write_safetensors(path("router_state", "safetensors"), {router_state_.begin(), router_state_.end()});
+  traced_.insert(iteration - 1);
 }
 
 }  // namespace megatron

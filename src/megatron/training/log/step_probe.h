@@ -34,8 +34,9 @@ std::vector<std::string> dump_names(const std::vector<DumpPlace>& places);
 // --moe-routing-trace-path: what routers choose, in router_trace_rank0.jsonl of that folder, and sidecars.
 class StepProbe final : public TensorProbe {
  public:
-  // All ranks construct one alike.
-  StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel);
+  // All ranks construct one alike. `restarted`: after a fault in this process, so that a routing trace goes
+  // on behind what is there; a step that runs again is in it twice.
+  StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel, bool restarted);
   ~StepProbe() override;
 
   // Around the passes of `iteration`, from 1; begin() forgets what a pass before has left. finish() writes,
@@ -53,6 +54,8 @@ class StepProbe final : public TensorProbe {
   void see_router(RankContext& ctx, const std::string& module, std::string_view place, const Tensor& value);
   std::string write(const char* what, int64_t iteration, Tensors& tensors) const;
   void write_counts(int64_t iteration);
+  std::string trace_path(const char* name, const char* suffix) const;
+  void open_trace(bool restarted);
   void write_trace(RankContext& ctx, int64_t iteration);
 
   RankContext& ctx_;
@@ -69,9 +72,8 @@ class StepProbe final : public TensorProbe {
   Choice seen_;  // of the router that is at work
   std::vector<Choice> choices_;
   Tensors router_state_;
-  int64_t traced_ = 0;  // steps of this process
-  bool opened_ = false;
-  int64_t hidden_bytes_ = 0, logits_bytes_ = 0;  // that were written
+  std::set<int64_t> traced_;                     // steps in the trace, from 0
+  int64_t hidden_bytes_ = 0, logits_bytes_ = 0;  // that the files have
 };
 
 }  // namespace megatron

@@ -13,14 +13,14 @@ bool is_due(const std::string& folder, int64_t interval, int64_t iteration) {
 }  // namespace
 
 TensorDumps::TensorDumps(RankContext& ctx, const ProcessGroup& world, const ParallelContext& parallel,
-                         const Config& config, RankTrainer& trainer,
+                         const Config& config, RankTrainer& trainer, bool restarted,
                          std::function<void(const std::string& line)> tell)
     : ctx_(ctx),
       world_(world),
       config_(config.checkpoint),
       trainer_(trainer),
       tell_(std::move(tell)),
-      probe_(ctx, config, parallel) {}
+      probe_(ctx, config, parallel, restarted) {}
 
 void TensorDumps::after_gradients(int64_t iteration) {
   for (const std::string& line : probe_.finish(ctx_, iteration)) tell_(line);

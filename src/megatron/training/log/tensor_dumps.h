@@ -17,7 +17,8 @@ namespace megatron {
 class TensorDumps {
  public:
   TensorDumps(RankContext& ctx, const ProcessGroup& world, const ParallelContext& parallel,
-              const Config& config, RankTrainer& trainer, std::function<void(const std::string& line)> tell);
+              const Config& config, RankTrainer& trainer, bool restarted,
+              std::function<void(const std::string& line)> tell);
 
   void before_passes(int64_t iteration) { probe_.begin(ctx_, iteration); }
 

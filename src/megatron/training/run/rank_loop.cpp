@@ -80,7 +80,8 @@ class RankLoop {
                 .large = config_.ddp.check_for_large_grads},
                static_cast<uint64_t>(config_.rng.seed), layout_name(config_, parallel_), world),
         timeouts_(config_, world, kept_.steps),
-        dumps_(ctx, world, parallel_, config_, trainer_, [this](const std::string& what) { tell(what); }),
+        dumps_(ctx, world, parallel_, config_, trainer_, restarted(),
+               [this](const std::string& what) { tell(what); }),
         view_{config_, ctx, world, trainer_, state_} {
     if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
   }
