@@ -6,7 +6,7 @@
 namespace megatron {
 
 // Whether a CUDA graph can capture decode_step(): the model lies on one rank, and the host only launches
-// kernels, which are the same for all steps of one shape.
+// kernels, of which all steps of one shape launch the same.
 bool can_capture_decode(const Model& model);
 
 // Model::decode() of such a model: logits [sequences, vocabulary] of a step that is on the device already.

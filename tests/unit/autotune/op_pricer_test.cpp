@@ -89,7 +89,7 @@ TEST(StepDatabase, TextKeepsSteps) {
   EXPECT_LT(database.text(0.5).size(), database.text().size());
 }
 
-// What a file holds wrong is told with its line.
+// A refusal names the line that is wrong.
 TEST(StepDatabase, RejectsWhatIsNoNumber) {
   const std::string head =
       "megatron op times 1\ndevice d\nfamily 0 linear forward bf16\nfamily 1 norm forward bf16\n";

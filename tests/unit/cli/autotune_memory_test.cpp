@@ -106,7 +106,7 @@ Layout random_layout(std::mt19937& random) {
   }
 }
 
-// Of the closed form against the plan, without what it adds to be safe.
+// Returns the relative error of the closed form against the plan, without the margin that it adds.
 double closed_form_error(const std::vector<std::string>& words) {
   constexpr double gib = 1073741824.0;
   std::vector<std::string> plan = words, predict = words;

@@ -112,7 +112,7 @@ struct RankZero {
   ~RankZero() {  // the wire need not wait for the others
     for (const int other : {1, 2}) script->says(other, {.kind = FrameKind::Goodbye, .from = other}, "");
   }
-  // Returns what it is told while it waits for one rank or for all.
+  // Both return the fault that rank 0 hears of while it waits, for one rank or for all.
   std::string receive_from(int rank) {
     return told([&](const Tensor& value) { return process_world_group(world, 0).recv(value, rank); });
   }

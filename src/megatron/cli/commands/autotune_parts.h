@@ -25,7 +25,7 @@ int run_autotune_profile_ops(Invocation& invocation);
 std::string autotune_profile_comm_help();
 int run_autotune_profile_comm(Invocation& invocation);
 
-// Of a file, or one that comes with the program, by its name: h200.
+// Reads a database from a file, or takes the one of that name which comes with the program (h200).
 autotune::StepDatabase autotune_step_database(const std::string& name);
 // Trains small models of many shapes here and keeps the time of every op in the database `path`. Of the grid
 // all are run where none are chosen.

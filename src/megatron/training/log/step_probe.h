@@ -34,8 +34,8 @@ std::vector<std::string> dump_names(const std::vector<DumpPlace>& places);
 // --moe-routing-trace-path: what routers choose, in router_trace_rank0.jsonl of that folder, and sidecars.
 class StepProbe final : public TensorProbe {
  public:
-  // All ranks construct one alike. `restarted`: after a fault in this process, so that a routing trace goes
-  // on behind what is there; a step that runs again is in it twice.
+  // All ranks construct one alike. `restarted`: a fault has ended an earlier one in this process, so that a
+  // routing trace is appended to. It then holds a step twice that is computed again.
   StepProbe(RankContext& ctx, const Config& config, const ParallelContext& parallel, bool restarted);
   ~StepProbe() override;
 

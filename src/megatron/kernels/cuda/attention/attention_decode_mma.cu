@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kBlockThreads, D == 64 ? 4 : 3)
   const int begin = max(range.begin, split * partials.split_keys),
             end = min(range.end, (split + 1) * partials.split_keys);
   const int32_t* table = task.blocks + b * task.blocks_stride;
-  // Of the 16 keys from a multiple of 16 on, which lie in one block of the cache.
+  // Where a key lies in the pool. The 16 keys that begin at a multiple of 16 are in one block, row after row.
   const auto first_row = [&](int key) {
     const uint32_t block = block_size.divide(key);
     return static_cast<int64_t>(table[block]) * task.block_size +

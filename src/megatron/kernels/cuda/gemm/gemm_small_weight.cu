@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2)
   uint4 weights[Ahead][2][2];  // block of K, half of it, row
   float scales[Ahead][2];
   const auto read_weights = [&](int a, int block) {
-    if (block >= end) return;  // the same for all lanes of a warp
+    if (block >= end) return;  // no lane of a warp diverges: all have the same `end`
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       scales[a][i] = scale[i][block * task.across];
