@@ -259,7 +259,7 @@ void bench_persistent(Bench& b, const Shapes& model) {
     const double bytes =
         2e-9 * static_cast<double>(kLayers * model.hidden * (model.qkv + model.hidden + 3 * model.inner) +
                                    model.vocabulary * model.hidden);
-    const auto run = [&] { return decode_layers_on_gpu(ctx.kernel_context(), args); };
+    const auto run = [&] { return ctx.kernels->decode_layers(ctx.kernel_context(), args); };
     if (run())
       b.print(name, bytes, b.seconds(run), 1);
     else

@@ -2,7 +2,6 @@
 
 #include <span>
 
-#include "megatron/device/kernel_context.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -15,9 +14,10 @@ struct DecodeLayer {
   Tensor keys, values;
 };
 
-// One token of each of at most kMaxDecodeRows sequences, of one where head_dim is 128, through all layers of
-// a decoder: RMSNorm, rotated attention with grouped heads to keys in blocks, SwiGLU, the last norm and the
-// output layer. fc1 holds the gate's rows, then up's.
+// One persistent kernel, which reads all weights as one stream: one token of each of at most kMaxDecodeRows
+// sequences, of one where head_dim is 128, through all layers of a decoder: RMSNorm, rotated attention with
+// grouped heads to keys in blocks, SwiGLU, the last norm and the output layer. fc1 holds the gate's rows,
+// then up's.
 struct DecodeLayersArgs {
   std::span<const DecodeLayer> layers;
   Tensor ids, table;         // int64 [rows]: tokens, which are rows of the table [any, hidden]
@@ -33,9 +33,5 @@ struct DecodeLayersArgs {
   bool zero_centered = false;
   Tensor logits;  // [rows, vocabulary]
 };
-
-// By one persistent kernel, which reads all weights as one stream. False, and nothing was done, where the
-// device has none, or it does not fit. Implemented by kernels/cuda, or by kernels/none.
-bool decode_layers_on_gpu(const KernelContext& ctx, const DecodeLayersArgs& args);
 
 }  // namespace megatron

@@ -7,6 +7,7 @@
 #include "megatron/kernels/argmax.h"
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/cross_entropy.h"
+#include "megatron/kernels/decode_layers.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/gemm.h"
 #include "megatron/kernels/gemm_fused.h"
@@ -61,6 +62,7 @@ struct KernelTable {
   Kernel<RopeArgs> rope = nullptr;
   Kernel<QkvSplitArgs> qkv_split = nullptr;
   FusedKernel<QkvCacheArgs> qkv_cache = not_fused;
+  FusedKernel<DecodeLayersArgs> decode_layers = not_fused;
   Kernel<AttentionArgs> attention = nullptr;
   Kernel<AttentionBackwardArgs> attention_backward = nullptr;
   Kernel<AttentionMergeArgs> attention_merge = nullptr;

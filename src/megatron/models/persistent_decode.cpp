@@ -3,7 +3,6 @@
 #include <cmath>
 #include <map>
 
-#include "megatron/kernels/decode_layers.h"
 #include "megatron/transformer/layer_pattern.h"
 
 namespace megatron {
@@ -92,7 +91,7 @@ Tensor decode_persistently(RankContext& ctx, Model& model, const Tensor& ids, co
       .epsilon = config.layernorm_epsilon,
       .zero_centered = config.layernorm_zero_centered_gamma,
       .logits = logits};
-  return decode_layers_on_gpu(ctx.kernel_context(), args) ? logits : Tensor{};
+  return ctx.kernels->decode_layers(ctx.kernel_context(), args) ? logits : Tensor{};
 }
 
 }  // namespace megatron

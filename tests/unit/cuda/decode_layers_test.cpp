@@ -191,7 +191,7 @@ TEST_F(CudaDecodeLayers, AreThoseOfAKernelForEachPart) {
       if (m.d == 128 && lengths.size() > 1) continue;
       const Step step = make(m, lengths);
       const std::string what = fmt::format("{}, {} sequences", m.name, lengths.size());
-      ASSERT_TRUE(decode_layers_on_gpu(gpu().kernel_context(), step.args)) << what;
+      ASSERT_TRUE(gpu().kernels->decode_layers(gpu().kernel_context(), step.args)) << what;
       const std::vector<double> found = values(gpu(), step.args.logits), kept = caches(step.args);
       const std::vector<double> expected = values(gpu(), apart(m, step.args));
       EXPECT_EQ(not_finite(found), 0) << what;
@@ -206,7 +206,7 @@ TEST_F(CudaDecodeLayers, AreThoseOfAKernelForEachPart) {
 TEST_F(CudaDecodeLayers, AgainAndAgain) {
   const Step step = make(kModels[0], {300, 5});
   RankContext& ctx = gpu();
-  const auto compute = [&] { ASSERT_TRUE(decode_layers_on_gpu(ctx.kernel_context(), step.args)); };
+  const auto compute = [&] { ASSERT_TRUE(ctx.kernels->decode_layers(ctx.kernel_context(), step.args)); };
   compute();
   const std::vector<double> expected = values(ctx, step.args.logits);
   const auto own = std::make_shared<Allocator>(ctx.runtime);
@@ -226,10 +226,11 @@ TEST_F(CudaDecodeLayers, AgainAndAgain) {
 TEST_F(CudaDecodeLayers, LeavesOthersAlone) {
   Step step = make(kModels[0], {20});
   step.args.logits = gpu().empty({1, 1000}, DType::F32);
-  EXPECT_FALSE(decode_layers_on_gpu(gpu().kernel_context(), step.args));
-  EXPECT_FALSE(decode_layers_on_gpu(gpu().kernel_context(), make(kModels[0], {1, 2, 3, 4, 5}).args));
-  EXPECT_FALSE(decode_layers_on_gpu(gpu().kernel_context(), make(kModels[0], {9000}).args));
-  EXPECT_FALSE(decode_layers_on_gpu(gpu().kernel_context(), make(kModels[1], {3, 4}).args)) << "two of 128";
+  EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), step.args));
+  EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), make(kModels[0], {1, 2, 3, 4, 5}).args));
+  EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), make(kModels[0], {9000}).args));
+  EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), make(kModels[1], {3, 4}).args))
+      << "two of 128";
 }
 
 }  // namespace

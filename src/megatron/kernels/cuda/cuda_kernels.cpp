@@ -20,6 +20,7 @@ KernelTable make_families() {
                    add_norm_kernels,
                    add_rope_kernels,
                    add_attention_kernels,
+                   add_decode_kernels,
                    add_index_kernels,
                    add_argmax_kernels,
                    add_sample_kernels,

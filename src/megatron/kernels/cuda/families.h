@@ -17,6 +17,7 @@ void add_random_kernels(KernelTable&);
 void add_norm_kernels(KernelTable&);
 void add_rope_kernels(KernelTable&);
 void add_attention_kernels(KernelTable&);
+void add_decode_kernels(KernelTable&);
 void add_index_kernels(KernelTable&);
 void add_argmax_kernels(KernelTable&);
 void add_sample_kernels(KernelTable&);

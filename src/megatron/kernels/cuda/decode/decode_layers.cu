@@ -1,5 +1,6 @@
 #include "megatron/kernels/cuda/core/last_block.cuh"
 #include "megatron/kernels/cuda/decode/decode_attention.cuh"
+#include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
 namespace megatron::cuda::decode {
@@ -223,14 +224,7 @@ void launch(const KernelContext& ctx, const DecodeTask& task, unsigned grid, siz
   check_cuda(cudaLaunchKernelEx(&config, kernel, task), "decode_layers");
 }
 
-}  // namespace
-}  // namespace megatron::cuda::decode
-
-namespace megatron {
-
-bool decode_layers_on_gpu(const KernelContext& ctx, const DecodeLayersArgs& args) {
-  using namespace cuda;
-  using namespace cuda::decode;
+bool decode_layers(const KernelContext& ctx, const DecodeLayersArgs& args) {
   Sizes s;
   if (!plan(ctx, args, s)) return false;
   DecodeTask task = task_of(args, s);
@@ -261,4 +255,11 @@ bool decode_layers_on_gpu(const KernelContext& ctx, const DecodeLayersArgs& args
   return true;
 }
 
-}  // namespace megatron
+}  // namespace
+}  // namespace megatron::cuda::decode
+
+namespace megatron::cuda {
+
+void add_decode_kernels(KernelTable& table) { table.decode_layers = decode::decode_layers; }
+
+}  // namespace megatron::cuda
