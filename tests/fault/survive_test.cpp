@@ -49,27 +49,37 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 Restarts restarts_of(const std::string& messages, int processes) {
-  std::map<int, std::pair<Segment, double>> by_number;
+  std::map<int, Segment> by_number;
   Restarts restarts;
-  const std::regex line(
-      R"(restart (\d+): .*dp (\d+)(?: without slots ([^)]*))?\), from iteration (\d+) in (.*), (\d+) computed again; ([0-9.]+) s from.*)");
+  const std::regex layout(
+      R"(restart (\d+): .*dp (\d+)(?: without slots ([^)]*))?\), from iteration (\d+) in (.*), (\d+) computed again)");
+  const std::regex times(R"(restart \d+: ([0-9.]+) s from.*)");
   for (int process = 0; process < processes; ++process) {
     const std::string text = read_text(messages + std::to_string(process));
-    for (std::sregex_iterator at(text.begin(), text.end(), line), end; at != end; ++at) {
-      by_number[std::stoi((*at)[1])] = {{std::stoll((*at)[4]), std::stoi((*at)[2]), words_of((*at)[3])},
-                                        std::stod((*at)[7])};
+    for (std::sregex_iterator at(text.begin(), text.end(), layout), end; at != end; ++at) {
+      by_number[std::stoi((*at)[1])] = {std::stoll((*at)[4]), std::stoi((*at)[2]), words_of((*at)[3])};
       if ((*at)[5] == "memory") restarts.most_again = std::max(restarts.most_again, std::stol((*at)[6]));
-      if (std::stod((*at)[7]) > 1) restarts.slow.push_back((*at)[0]);
+    }
+    for (std::sregex_iterator at(text.begin(), text.end(), times), end; at != end; ++at) {
+      restarts.seconds.push_back(std::stod((*at)[1]));
+      if (restarts.seconds.back() > 1) restarts.slow.push_back((*at)[0]);
     }
   }
-  for (const auto& [number, restart] : by_number) {
+  for (const auto& [number, segment] : by_number) {
     // Where an older state was gone back to, what had followed it does not count.
-    while (!restarts.segments.empty() && restarts.segments.back().from >= restart.first.from)
+    while (!restarts.segments.empty() && restarts.segments.back().from >= segment.from)
       restarts.segments.pop_back();
-    restarts.segments.push_back(restart.first);
-    restarts.seconds.push_back(restart.second);
+    restarts.segments.push_back(segment);
   }
   return restarts;
+}
+
+// What the processes of a run have said.
+std::string all_said(const std::string& messages) {
+  std::string said;
+  for (int process = 0; process < kProcesses; ++process)
+    said += fmt::format("process {} has said: {}\n", process, read_text(messages + std::to_string(process)));
+  return said;
 }
 
 std::vector<std::string> batch_of_24(int64_t iterations, std::vector<std::string> further) {
@@ -184,9 +194,7 @@ void survive(const Division& division, int64_t iterations, const std::string& pl
   disturb(children);
   std::vector<int> codes;
   const bool ended = all_end(children, codes);
-  for (int process = 0; process < kProcesses && !ended; ++process)
-    ADD_FAILURE() << "process " << process << " has said: " << read_text(messages + std::to_string(process));
-  ASSERT_TRUE(ended) << "a process waits for ever";
+  ASSERT_TRUE(ended) << "a process waits for ever\n" << all_said(messages);
   const Restarts restarts = restarts_of(messages, kProcesses);
   for (size_t i = 0; i < codes.size(); ++i)
     EXPECT_TRUE(codes[i] == 0 || codes[i] == -1 || codes[i] == 137)
@@ -197,7 +205,8 @@ void survive(const Division& division, int64_t iterations, const std::string& pl
   for (const std::string& line : restarts.slow) fmt::print("{}\n", line);
   std::set<std::string> files;
   EXPECT_EQ(contents(fmt::format("{}/iter_{:07}", dir / "c", iterations)),
-            by_hand(division, iterations, restarts.segments, files));
+            by_hand(division, iterations, restarts.segments, files))
+      << all_said(messages);
   EXPECT_EQ(beside_checkpoints(dir / "c"), files) << "something is left behind";
   seconds.insert(seconds.end(), restarts.seconds.begin(), restarts.seconds.end());
   if (told) *told = restarts.segments;

@@ -104,6 +104,7 @@ class RankLoop {
     }
     restored_ = std::chrono::steady_clock::now();
     first_ = state_.iteration;
+    tell_about_restart();
     tell_about_snapshots();
     keep_snapshot();
     kept_at_ = std::chrono::steady_clock::now();
@@ -178,13 +179,19 @@ class RankLoop {
       checkpoints_.keep(*memory_, state_);
   }
 
-  // One line for each restart, behind its first step.
+  // Before the first step: who tells it may die in that step, and the others go on behind it.
   void tell_about_restart() const {
-    if (!restarted() || state_.iteration != first_ + 1) return;
+    if (!restarted()) return;
     const RestartState& restart = *run_.restart;
-    tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}, {} computed again; {}",
-                     restart.number, restart.fault, restart.change, layout_name(config_, parallel_), first_,
-                     restored_from_, again_, restart.tell_times(set_up_, restored_, kept_at_)));
+    tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}, {} computed again", restart.number,
+                     restart.fault, restart.change, layout_name(config_, parallel_), first_, restored_from_,
+                     again_));
+  }
+
+  void tell_times_of_restart() const {
+    if (!restarted() || state_.iteration != first_ + 1) return;
+    tell(fmt::format("restart {}: {}", run_.restart->number,
+                     run_.restart->tell_times(set_up_, restored_, kept_at_)));
   }
 
   RunEnd train() {
@@ -211,7 +218,7 @@ class RankLoop {
         const bool leaves = verdict == RerunMachine::Verdict::save_and_leave;
         return {.reason = leaves ? RunEnd::Reason::ambiguous_result : RunEnd::Reason::wrong_result};
       }
-      tell_about_restart();
+      tell_times_of_restart();
       log_attention_kernels();
       if (state_.iteration == first_ + 1) {
         gemm_autotune_.finish_first_step();
