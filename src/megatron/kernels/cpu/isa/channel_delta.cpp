@@ -1,7 +1,6 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/functions.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
-#include "megatron/kernels/cpu/isa/sequences.h"
+#include "megatron/kernels/cpu/isa/state_scan.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -26,29 +25,10 @@ class ChannelScan {
         delta_(size(values_)) {}
 
   void forward(int64_t sequence, const TokenSpan& span, int64_t first_slot) {
-    C* carried = optional_pointer<C>(args_.state);
-    C* before = optional_pointer<C>(args_.before);
-    std::vector<C> state(size(keys_ * values_)), out(size(values_));
-    for (int64_t h = key_head_ * share_; h < (key_head_ + 1) * share_; ++h) {
-      C* own = carried ? carried + state_at(sequence, h) : nullptr;
-      if (own)
-        std::copy_n(own, keys_ * values_, state.begin());
-      else
-        std::fill(state.begin(), state.end(), C(0));
-      for (int64_t t = span.begin; t < span.end; ++t) {
-        const int64_t in_sequence = t - span.begin;
-        if (before && in_sequence % args_.chunk == 0)
-          std::copy(state.begin(), state.end(), before + state_at(first_slot + in_sequence / args_.chunk, h));
-        load(t);
-        advance(t, h, state.data());
-        std::fill(out.begin(), out.end(), C(0));
-        for (int64_t i = 0; i < keys_; ++i)
-          for (int64_t c = 0; c < values_; ++c) out[size(c)] += state[size(i * values_ + c)] * q_[size(i)];
-        T* row = pointer<T>(args_.o) + (t * args_.value_heads + h) * values_;
-        for (int64_t c = 0; c < values_; ++c) row[c] = T(out[size(c)]);
-      }
-      if (own) std::copy_n(state.begin(), keys_ * values_, own);
-    }
+    scan_states<T>(args_, key_head_, sequence, span, first_slot, q_, [&](int64_t t, int64_t h, C* state) {
+      load(t);
+      advance(t, h, state);
+    });
   }
 
   void backward(const ChannelDeltaBackwardArgs& back, const TokenSpan& span, int64_t first_slot) {
@@ -62,7 +42,7 @@ class ChannelScan {
       std::fill(dstate.begin(), dstate.end(), C(0));
       for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
         const int64_t begin = span.begin + chunk * args_.chunk, end = std::min(span.end, begin + args_.chunk);
-        std::copy_n(before + state_at(first_slot + chunk, h), count, states.data());
+        std::copy_n(before + state_at(args_, first_slot + chunk, h), count, states.data());
         for (int64_t t = begin; t + 1 < end; ++t) {
           C* next = states.data() + size(t + 1 - begin) * count;
           std::copy_n(next - count, count, next);
@@ -93,7 +73,6 @@ class ChannelScan {
     C *q, *k, *e, *g;  // of a token
   };
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
-  int64_t state_at(int64_t slot, int64_t h) const { return (slot * args_.value_heads + h) * keys_ * values_; }
   const T* value_row(int64_t t, int64_t h) const {
     return pointer<T>(args_.v) + t * args_.v.stride(0) + h * values_;
   }

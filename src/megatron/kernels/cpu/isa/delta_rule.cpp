@@ -1,7 +1,6 @@
-#include "megatron/kernels/cpu/isa/dispatch.h"
 #include "megatron/kernels/cpu/isa/functions.h"
 #include "megatron/kernels/cpu/isa/lanes.h"
-#include "megatron/kernels/cpu/isa/sequences.h"
+#include "megatron/kernels/cpu/isa/state_scan.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -24,27 +23,11 @@ class DeltaScan {
         v_(size(values_)) {}
 
   void forward(int64_t sequence, const TokenSpan& span, int64_t first_slot) {
-    C* carried = optional_pointer<C>(args_.state);
-    C* before = optional_pointer<C>(args_.before);
-    std::vector<C> state(size(keys_ * values_)), delta(size(values_)), out(size(values_));
-    for (int64_t h = first_head(); h < first_head() + share_; ++h) {
-      C* own = carried ? carried + saved_at(sequence, h) : nullptr;
-      if (own)
-        std::copy_n(own, keys_ * values_, state.begin());
-      else
-        std::fill(state.begin(), state.end(), C(0));
-      for (int64_t t = span.begin; t < span.end; ++t) {
-        const int64_t in_sequence = t - span.begin;
-        if (before && in_sequence % args_.chunk == 0)
-          std::copy(state.begin(), state.end(), before + saved_at(first_slot + in_sequence / args_.chunk, h));
-        load(t, h);
-        advance(state.data(), delta.data());
-        read(state.data(), out.data());
-        T* row = pointer<T>(args_.o) + (t * args_.value_heads + h) * values_;
-        for (int64_t c = 0; c < values_; ++c) row[c] = T(out[at(c)]);
-      }
-      if (own) std::copy_n(state.begin(), keys_ * values_, own);
-    }
+    std::vector<C> delta(size(values_));
+    scan_states<T>(args_, key_head_, sequence, span, first_slot, q_, [&](int64_t t, int64_t h, C* state) {
+      load(t, h);
+      advance(state, delta.data());
+    });
   }
 
   struct Gradients {
@@ -62,7 +45,7 @@ class DeltaScan {
       std::fill(dstate.begin(), dstate.end(), C(0));
       for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
         const int64_t begin = span.begin + chunk * args_.chunk, end = std::min(span.end, begin + args_.chunk);
-        again(before + saved_at(first_slot + chunk, h), begin, end, h, states);
+        again(before + state_at(args_, first_slot + chunk, h), begin, end, h, states);
         for (int64_t t = end - 1; t >= begin; --t) {
           load(t, h);
           step_back(back, t, h, states.data() + (t - begin) * keys_ * values_, dstate.data(),
@@ -85,7 +68,6 @@ class DeltaScan {
   int64_t first_head() const { return key_head_ * share_; }
   int64_t width() const { return 2 * args_.key_heads * keys_ + args_.value_heads * values_; }
   int64_t value_at(int64_t h) const { return 2 * args_.key_heads * keys_ + h * values_; }
-  int64_t saved_at(int64_t slot, int64_t h) const { return (slot * args_.value_heads + h) * keys_ * values_; }
   C query_scale() const { return C(1) / std::sqrt(C(keys_)); }
 
   // q and k of unit length (q then scaled), v, decay and beta of a token for one value head.
@@ -123,12 +105,6 @@ class DeltaScan {
       for (int64_t c = 0; c < values_; ++c) delta[c] -= state[i * values_ + c] * k_[at(i)];
     for (int64_t i = 0; i < keys_; ++i)
       for (int64_t c = 0; c < values_; ++c) state[i * values_ + c] += k_[at(i)] * beta_ * delta[c];
-  }
-
-  void read(const C* state, C* out) const {
-    for (int64_t c = 0; c < values_; ++c) out[c] = 0;
-    for (int64_t i = 0; i < keys_; ++i)
-      for (int64_t c = 0; c < values_; ++c) out[c] += state[i * values_ + c] * q_[at(i)];
   }
 
   // The states before each token of a chunk, and after its last one.
