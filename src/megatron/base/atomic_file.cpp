@@ -27,6 +27,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), partial_(path
 }
 
 AtomicFile::~AtomicFile() {
+  if (direct_fd_ >= 0) ::close(direct_fd_);
   if (fd_ < 0) return;
   ::close(fd_);
   ::unlink(partial_.c_str());
@@ -66,6 +67,25 @@ void AtomicFile::write_at(size_t offset, std::span<const std::byte> bytes) {
   // The disk begins now, not when commit() waits for it. Where it cannot, nothing is lost but time.
   if (size >= buffer_bytes)
     ::sync_file_range(fd_, static_cast<off_t>(begin), static_cast<off_t>(size), SYNC_FILE_RANGE_WRITE);
+}
+
+void AtomicFile::bypass_cache() {
+  if (direct_fd_ < 0) direct_fd_ = ::open(partial_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+}
+
+void AtomicFile::write_block(size_t offset, std::span<const std::byte> bytes) {
+  const bool aligned =
+      offset % kBlockAlignment == 0 && reinterpret_cast<uintptr_t>(bytes.data()) % kBlockAlignment == 0;
+  while (direct_fd_ >= 0 && aligned && bytes.size() >= kBlockAlignment) {
+    const size_t whole = bytes.size() / kBlockAlignment * kBlockAlignment;
+    const ssize_t written = ::pwrite(direct_fd_, bytes.data(), whole, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EINVAL) break;  // other alignments are asked for here
+    require(written >= 0, "cannot write {}: {}", partial_, std::strerror(errno));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<size_t>(written);
+  }
+  write_at(offset, bytes);
 }
 
 void AtomicFile::reserve(size_t bytes) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/device/host_memory.h"
@@ -9,10 +12,11 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kWriteBuffers = 8;
-constexpr size_t kSmallFile = size_t{4} << 20;
+constexpr size_t kWriteBuffers = 8, kFileBlocks = 6;
+constexpr size_t kCachedBytes = size_t{256} << 10;  // summed and gathered while a core's cache has them
 
-// Copying into the page cache takes a core longer than a fast disk needs.
+// One block is on its way to the disk while another one is prepared; where the page cache cannot be passed
+// by, copying into it takes a core longer than a fast disk needs.
 int writers() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 4); }
 
 }  // namespace
@@ -20,7 +24,9 @@ int writers() { return std::clamp(static_cast<int>(std::thread::hardware_concurr
 BlockWriter::BlockWriter(SafetensorsWriter& file, std::shared_ptr<DeviceRuntime> device)
     : file_(file), device_(std::move(device)) {
   if (device_) pinned_ = make_host_allocator(device_);
-  if (file.bytes() < kSmallFile) return;
+  if (!file.is_large()) return;
+  file.bypass_cache();
+  file_blocks_.reserve(kFileBlocks);  // they stay in place
   threads_.emplace_back([this] { sum_blocks(); });
   for (int i = 0; i < writers(); ++i) threads_.emplace_back([this] { write_blocks(); });
 }
@@ -72,8 +78,8 @@ void BlockWriter::write(size_t item, size_t begin, Buffer& buffer, size_t bytes)
 
 void BlockWriter::put(const Block& block) {
   if (threads_.empty()) {
-    sum(block);
-    write_out(block);
+    fill(block);
+    file_.write_block(file_.take(block.item, block.begin, block.bytes), block.bytes);
     if (block.buffer) free_.push_back(block.buffer);
     return;
   }
@@ -88,16 +94,56 @@ void BlockWriter::await(const Buffer& buffer) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-void BlockWriter::sum(const Block& block) {
-  if (block.buffer) await(*block.buffer);
-  if (block.buffer && block.buffer->fill) {
-    block.buffer->fill();
-    block.buffer->fill = {};
-  }
-  file_.sum(block.item, block.begin, block.bytes);
+void BlockWriter::fill(const Block& block) {
+  if (!block.buffer) return;
+  await(*block.buffer);
+  if (block.buffer->fill) block.buffer->fill();
+  block.buffer->fill = {};
 }
 
-void BlockWriter::write_out(const Block& block) { file_.put(block.item, block.begin, block.bytes); }
+void BlockWriter::gather(const Block& block) {
+  fill(block);
+  for (size_t done = 0; done < block.bytes.size(); done += kCachedBytes) {
+    const auto part = block.bytes.subspan(done, std::min(kCachedBytes, block.bytes.size() - done));
+    gather(file_.take(block.item, block.begin + done, part), part);
+  }
+}
+
+void BlockWriter::gather(size_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (gathered_ && gathered_->offset + gathered_->bytes != offset) pass_on();
+    if (!gathered_) gathered_ = &next_file_block(offset);
+    const size_t count = std::min(bytes.size(), kBlockBytes - offset % kBlockBytes);
+    std::memcpy(gathered_->memory.get() + gathered_->bytes, bytes.data(), count);
+    gathered_->bytes += count;
+    offset += count;
+    bytes = bytes.subspan(count);
+    if (offset % kBlockBytes == 0) pass_on();
+  }
+}
+
+BlockWriter::FileBlock& BlockWriter::next_file_block(size_t offset) {
+  std::unique_lock lock(mutex_);
+  if (free_file_blocks_.empty() && file_blocks_.size() < kFileBlocks) {
+    constexpr std::align_val_t alignment{AtomicFile::kBlockAlignment};
+    file_blocks_.push_back({{static_cast<std::byte*>(::operator new(kBlockBytes, alignment)),
+                             [](std::byte* memory) { ::operator delete(memory, alignment); }}});
+    free_file_blocks_.push_back(&file_blocks_.back());
+  }
+  changed_.wait(lock, [&] { return !free_file_blocks_.empty() || error_; });
+  if (error_) std::rethrow_exception(error_);
+  FileBlock& block = *free_file_blocks_.back();
+  free_file_blocks_.pop_back();
+  block.offset = offset;
+  block.bytes = 0;
+  return block;
+}
+
+void BlockWriter::pass_on() {
+  const std::lock_guard lock(mutex_);
+  if (gathered_) to_write_.push_back(std::exchange(gathered_, nullptr));
+  changed_.notify_all();
+}
 
 // After the first error blocks are passed on untouched, so that nobody waits for a buffer for ever.
 void BlockWriter::guarded(const std::function<void()>& work) {
@@ -121,11 +167,14 @@ void BlockWriter::sum_blocks() {
     const Block block = to_sum_.front();
     to_sum_.pop_front();
     lock.unlock();
-    guarded([&] { sum(block); });
+    guarded([&] { gather(block); });
     lock.lock();
-    to_write_.push_back(block);
+    if (block.buffer) free_.push_back(block.buffer);
     changed_.notify_all();
   }
+  lock.unlock();
+  pass_on();
+  lock.lock();
   all_summed_ = true;
   changed_.notify_all();
 }
@@ -135,12 +184,12 @@ void BlockWriter::write_blocks() {
   for (;;) {
     changed_.wait(lock, [&] { return !to_write_.empty() || all_summed_; });
     if (to_write_.empty()) return;
-    const Block block = to_write_.front();
+    FileBlock* const block = to_write_.front();
     to_write_.pop_front();
     lock.unlock();
-    guarded([&] { write_out(block); });
+    guarded([&] { file_.write_block(block->offset, {block->memory.get(), block->bytes}); });
     lock.lock();
-    if (block.buffer) free_.push_back(block.buffer);
+    free_file_blocks_.push_back(block);
     changed_.notify_all();
   }
 }

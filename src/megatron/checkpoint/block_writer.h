@@ -17,9 +17,9 @@
 namespace megatron {
 
 // Brings a file's tensors to the disk block by block: the caller copies blocks to host memory, one thread
-// makes checksums in the order of the blocks, and others write and set the disk going, all at once. Blocks
-// that are in host memory already are written from there; the others pass through a few buffers, however
-// large the file is. Small files are written by the caller's thread.
+// makes checksums in the order of the blocks and gathers their bytes in blocks of the file, and others write
+// these, past the page cache where they can, all at once. Whatever is not in host memory already passes
+// through a few buffers, however large the file is. Small files are written by the caller's thread.
 class BlockWriter {
  public:
   static constexpr size_t kBlockBytes = size_t{8} << 20;
@@ -52,12 +52,21 @@ class BlockWriter {
     std::span<const std::byte> bytes;
     Buffer* buffer;  // or null
   };
+  // A part of the file, which ends where a multiple of kBlockBytes does or where bytes do not follow.
+  struct FileBlock {
+    std::unique_ptr<std::byte, void (*)(std::byte*)> memory;
+    size_t offset = 0, bytes = 0;
+  };
+
   void put(const Block& block);
   void sum_blocks();
   void write_blocks();
   static void await(const Buffer& buffer);  // until the device has copied into it
-  void sum(const Block& block);
-  void write_out(const Block& block);
+  static void fill(const Block& block);
+  void gather(const Block& block);
+  void gather(size_t offset, std::span<const std::byte> bytes);
+  FileBlock& next_file_block(size_t offset);  // waits for a free one
+  void pass_on();                             // what was gathered, to whoever writes
   void guarded(const std::function<void()>& work);
   void stop();
 
@@ -66,9 +75,13 @@ class BlockWriter {
   std::shared_ptr<Allocator> pinned_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Block> to_sum_, to_write_;
+  std::deque<Block> to_sum_;
+  std::deque<FileBlock*> to_write_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<Buffer*> free_;
+  std::vector<FileBlock> file_blocks_;
+  std::vector<FileBlock*> free_file_blocks_;
+  FileBlock* gathered_ = nullptr;  // of the thread that makes checksums
   bool all_given_ = false, all_summed_ = false;
   std::exception_ptr error_;  // the first; nothing is written after it
   std::vector<std::thread> threads_;

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t max_header_bytes = 100'000'000;  // the format's own limit
 constexpr size_t prefix_bytes = 8;
 constexpr size_t kWriteBytes = size_t{1} << 20;  // at a time
+constexpr size_t kLargeFile = size_t{4} << 20;
 
 struct StoredDType {
   std::string_view name;
@@ -258,7 +259,10 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
     end += bytes;
   }
   std::string text = Json(std::move(header)).dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // data begins aligned to 8
+  // Data begins aligned to 8, that of a large file to blocks.
+  is_large_ = end >= kLargeFile;
+  const size_t unit = is_large_ ? AtomicFile::kBlockAlignment : 8;
+  text.resize((prefix_bytes + text.size() + unit - 1) / unit * unit - prefix_bytes, ' ');
   require(text.size() <= max_header_bytes, "{}: its header would have {} bytes, beyond the limit of {}", path,
           text.size(), max_header_bytes);
   const uint64_t header_bytes = text.size();
@@ -294,26 +298,21 @@ void SafetensorsWriter::write(std::string_view name, size_t begin, std::span<con
   // Summed and written while it is in the core's cache.
   for (size_t done = 0; done < bytes.size(); done += kWriteBytes) {
     const auto part = bytes.subspan(done, std::min(kWriteBytes, bytes.size() - done));
-    sum(target, begin + done, part);
-    put(target, begin + done, part);
+    file_.write_at(take(target, begin + done, part), part);
   }
 }
 
-void SafetensorsWriter::sum(size_t item, size_t begin, std::span<const std::byte> bytes) {
-  Slot& target = slots_[item];
-  if (target.summed != begin) return;
-  target.checksum.update(bytes);
-  target.summed += bytes.size();
-}
-
-void SafetensorsWriter::put(size_t item, size_t begin, std::span<const std::byte> bytes) {
+size_t SafetensorsWriter::take(size_t item, size_t begin, std::span<const std::byte> bytes) {
   Slot& target = slots_[item];
   require(begin <= target.bytes && bytes.size() <= target.bytes - begin,
           "{}: bytes {} to {} of '{}' are beyond its {}", path(), begin, begin + bytes.size(),
           target.item.name, target.bytes);
-  file_.write_at(target.begin + begin, bytes);
-  const std::lock_guard lock(written_);
-  target.written += bytes.size();
+  if (target.summed == begin) {
+    target.checksum.update(bytes);
+    target.summed += bytes.size();
+  }
+  target.taken += bytes.size();
+  return target.begin + begin;
 }
 
 std::string SafetensorsWriter::checksum(std::string_view name) const {
@@ -324,7 +323,7 @@ std::string SafetensorsWriter::checksum(std::string_view name) const {
 
 void SafetensorsWriter::commit() {
   for (const Slot& slot : slots_)
-    require(slot.written == slot.bytes, "{}: {} bytes of '{}' were written, it has {}", path(), slot.written,
+    require(slot.taken == slot.bytes, "{}: {} bytes of '{}' were written, it has {}", path(), slot.taken,
             slot.item.name, slot.bytes);
   file_.commit();
 }

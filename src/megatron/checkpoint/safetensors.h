@@ -2,7 +2,6 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,7 +63,8 @@ struct SafetensorsItem {
 
 // Writes a safetensors file of known contents: tensors may come in any order and in pieces, so that nothing
 // but the piece at hand is in memory. The layout is the reference library's own (widest dtype first, then by
-// name), so every tensor is aligned. The path changes only when commit() is through (see AtomicFile).
+// name), so every tensor is aligned; in a large file all data begins at a block of the disk (see
+// AtomicFile::write_block). The path changes only when commit() is through (see AtomicFile).
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsItem> items,
@@ -74,14 +74,17 @@ class SafetensorsWriter {
   void write(std::string_view name, const Tensor& tensor);  // on the CPU, contiguous
   // Bytes of one tensor from `begin` on, each exactly once over all calls.
   void write(std::string_view name, size_t begin, std::span<const std::byte> bytes);
-  // The two halves of that, for whoever does them in different threads: sum() by one thread, in the order of
-  // a tensor's bytes, put() by any.
-  size_t item(std::string_view name) const;  // by which both know a tensor; in the order of their data
-  void sum(size_t item, size_t begin, std::span<const std::byte> bytes);
-  void put(size_t item, size_t begin, std::span<const std::byte> bytes);
+  // The parts of that, for whoever gathers a file in blocks: take() sums bytes of a tensor and tells where
+  // they belong in the file, by one thread and in the order of a tensor's bytes; write_block() brings what
+  // was taken to the file, as AtomicFile does, by any thread.
+  size_t item(std::string_view name) const;  // by which take() knows a tensor; in the order of their data
+  size_t take(size_t item, size_t begin, std::span<const std::byte> bytes);
+  void bypass_cache() { file_.bypass_cache(); }
+  void write_block(size_t offset, std::span<const std::byte> bytes) { file_.write_block(offset, bytes); }
 
   void commit();                                                           // an Error where bytes are missing
   size_t bytes() const { return bytes_; }                                  // of the file
+  bool is_large() const { return is_large_; }                              // worth writing in blocks
   const std::string& header_checksum() const { return header_checksum_; }  // XXH64 of what precedes the data
   // XXH64 of a tensor's bytes, all of which must have come, in their order.
   std::string checksum(std::string_view name) const;
@@ -89,16 +92,16 @@ class SafetensorsWriter {
  private:
   struct Slot {
     SafetensorsItem item;
-    size_t begin, bytes, written = 0, summed = 0;  // summed: bytes that came in order
+    size_t begin, bytes, taken = 0, summed = 0;  // summed: bytes that came in order
     Checksum checksum = {};
   };
 
   AtomicFile file_;
   size_t bytes_ = 0;
+  bool is_large_ = false;
   std::string header_checksum_;
   std::vector<Slot> slots_;
   std::map<std::string, size_t, std::less<>> index_;
-  std::mutex written_;  // of what put() counts
 };
 
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, Tensor>>& tensors,

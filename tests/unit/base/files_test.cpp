@@ -3,7 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <cstring>
 
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/mapped_file.h"
@@ -75,6 +77,28 @@ TEST(AtomicFile, WritesAtOffsets) {
   file.write_at(0, std::as_bytes(std::span("head", 4)));
   file.commit();
   EXPECT_EQ(read_text(dir / "a"), "headtail");
+}
+
+// Whether the file system takes blocks past its cache or not, and however they lie in memory and file.
+TEST(AtomicFile, WritesBlocksPastTheCache) {
+  constexpr size_t unit = AtomicFile::kBlockAlignment, bytes = 5 * unit + 77;
+  std::string contents(bytes, 'a');
+  for (size_t i = 0; i < bytes; ++i) contents[i] = static_cast<char>('a' + i % 23);
+  TempDir dir;
+  alignas(unit) static std::array<std::byte, 6 * unit> memory;
+  for (const size_t shift : {size_t{0}, size_t{8}}) {
+    SCOPED_TRACE(shift);
+    std::memcpy(memory.data() + shift, contents.data(), bytes);
+    const auto all = std::span(memory).subspan(shift, bytes);
+    AtomicFile file(dir / "x");
+    file.bypass_cache();
+    file.reserve(bytes);
+    file.write_block(2 * unit, all.subspan(2 * unit));  // an end that fills no block
+    file.write_block(unit - 3, all.subspan(unit - 3, unit + 3));
+    file.write_block(0, all.first(unit - 3));
+    file.commit();
+    EXPECT_EQ(read_text(dir / "x"), contents);
+  }
 }
 
 TEST(AtomicFile, RoomIsAskedForFirst) {

@@ -162,6 +162,58 @@ TEST_F(Blocks, DamageIsFoundAnywhere) {
   EXPECT_EQ(error_of([&] { part(path, "plain", ShardSpec::whole({kRows, kColumns})); }), "no error");
 }
 
+// Tensors of odd sizes share blocks of the file, whichever comes first.
+TEST_F(Blocks, OfAFileHoldSeveralTensors) {
+  const std::vector<std::pair<std::string, size_t>> sizes = {
+      {"a", 3001}, {"b", (9u << 20) + 13}, {"c", 1}, {"d", (5u << 20) + 4097}, {"e", 8u << 20}};
+  std::vector<SafetensorsItem> items;
+  std::vector<std::vector<std::byte>> contents;
+  for (const auto& [name, bytes] : sizes) {
+    items.push_back({name, DType::U8, {static_cast<int64_t>(bytes)}});
+    std::vector<std::byte>& values = contents.emplace_back(bytes);
+    for (size_t i = 0; i < bytes; ++i) values[i] = static_cast<std::byte>((i * 2654435761u + bytes) >> 9);
+  }
+  for (const bool backwards : {false, true}) {
+    SCOPED_TRACE(backwards);
+    TempDir dir;
+    SafetensorsWriter file(dir / "x", items);
+    BlockWriter blocks(file, nullptr);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const size_t chosen = backwards ? sizes.size() - 1 - i : i;
+      blocks.write(file.item(sizes[chosen].first), 0, contents[chosen]);
+    }
+    blocks.finish();
+    file.commit();
+    const SafetensorsFile written(dir / "x");
+    EXPECT_EQ(written.header().size() % AtomicFile::kBlockAlignment, 0U);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto bytes = written.bytes(written.at(sizes[i].first));
+      EXPECT_TRUE(std::ranges::equal(bytes, contents[i])) << sizes[i].first;
+      EXPECT_EQ(file.checksum(sizes[i].first), checksum_of(contents[i]));
+    }
+  }
+}
+
+// Files are read from their beginning to their end, in whatever order the parts are given.
+TEST_F(Blocks, PartsComeInAnyOrder) {
+  TempDir dir;
+  const std::string path = save(dir.path(), false);
+  const std::vector<std::string> names = {"plain", "high", "columns"};
+  std::vector<Tensor> loaded;
+  std::vector<LoadPart> parts;
+  for (const std::string& name : names) {
+    const std::vector<ShardedTensor> all = tensors();
+    const ShardedTensor& source = *std::ranges::find(all, name, &ShardedTensor::name);
+    loaded.push_back(ctx.empty(source.shard.global_shape, source.tensor.dtype()));
+    parts.push_back({{name, source.shard, loaded.back()}, source.tensor.dtype()});
+  }
+  CheckpointReader(path).load(ctx, parts);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::vector<ShardedTensor> all = tensors();
+    EXPECT_EQ(values(loaded[i]), values(std::ranges::find(all, names[i], &ShardedTensor::name)->tensor));
+  }
+}
+
 TEST_F(Blocks, AFaultOfOneThreadEndsAll) {
   TempDir dir;
   constexpr size_t bytes = size_t{64} << 20;
