@@ -25,12 +25,15 @@ constexpr size_t kReadBuffers = 8;
 constexpr size_t kFewBytes = size_t{4} << 20;
 constexpr size_t kAdvisedBytes = size_t{128} << 10;
 
-int readers() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 4); }
+// On few cores one: what the system reads ahead by itself, for one reader that goes on where it was, costs
+// the processor less than what it is asked for.
+int readers() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4); }
 
 // The files, opened when they are needed; of one thread, since the system reads ahead by open file.
+// `advises`: others read between, so that the system cannot know what comes next.
 class OpenFiles {
  public:
-  explicit OpenFiles(std::span<const std::string> paths) : paths_(paths) {}
+  OpenFiles(std::span<const std::string> paths, bool advises) : paths_(paths), advises_(advises) {}
   ~OpenFiles() {
     for (const auto& [file, fd] : open_) ::close(fd);
   }
@@ -41,7 +44,7 @@ class OpenFiles {
     const int fd = descriptor(block.file);
     // The disk gets all of the block at once. Else the system asks for a little, and for more when that is
     // used.
-    if (block.bytes > kAdvisedBytes)
+    if (advises_ && block.bytes > kAdvisedBytes)
       ::posix_fadvise(fd, static_cast<off_t>(block.offset), static_cast<off_t>(block.bytes),
                       POSIX_FADV_WILLNEED);
     for (size_t done = 0; done < block.bytes;) {
@@ -59,10 +62,12 @@ class OpenFiles {
     if (const auto found = open_.find(file); found != open_.end()) return found->second;
     const int fd = ::open(paths_[file].c_str(), O_RDONLY | O_CLOEXEC);
     require(fd >= 0, "cannot open {}: {}", paths_[file], std::strerror(errno));
+    if (!advises_) ::posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);  // which doubles what is read ahead
     return open_[file] = fd;
   }
 
   std::span<const std::string> paths_;
+  bool advises_;
   std::map<size_t, int> open_;
 };
 
@@ -136,7 +141,7 @@ class Pipeline {
 
   // Blocks are taken in order, each with its buffer, so that the next one to be used always has one.
   void read() {
-    OpenFiles files(files_);
+    OpenFiles files(files_, readers() > 1);
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] {
@@ -235,7 +240,7 @@ void read_blocks(std::span<const std::string> files, std::span<const ReadBlock> 
   size_t total = 0;
   for (const ReadBlock& block : blocks) total += block.bytes;
   if (total > kFewBytes) return Pipeline(files, blocks, stream, device).use_all();
-  OpenFiles open(files);
+  OpenFiles open(files, true);
   std::vector<std::byte> buffer;
   for (const ReadBlock& block : blocks) {
     if (!block.target) buffer.resize(std::max(buffer.size(), block.bytes));

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <compare>
+#include <limits>
 #include <map>
 
 #include "megatron/checkpoint/block_reader.h"
@@ -23,14 +26,14 @@ std::optional<int64_t> run_of(const Shape& shape, const Box& box) {
 
 }  // namespace
 
-// The blocks that fill tensors, in the order of these. Where checksums are compared, all bytes of a chunk are
-// read in their order, whatever part of them is needed.
+// The blocks that fill tensors, which are taken in the order of the files, as disks like it. Where checksums
+// are compared, all bytes of a chunk are read in their order, whatever part of them is needed.
 class LoadBlocks {
  public:
   LoadBlocks(CheckpointReader& reader, RankContext& ctx, std::span<const LoadPart> parts)
       : reader_(reader), ctx_(ctx), parts_(parts), tensors_(parts.size()) {
     for (const StoredFile& file : reader.index_.files) files_.push_back(reader.path_ + "/" + file.name);
-    for (size_t i = 0; i < parts.size(); ++i) add_part(i);
+    for (const size_t i : in_file_order()) add_part(i);
     for (auto& [chunk, sum] : sums_) sum_up_to(sum, sum.bytes);
   }
 
@@ -46,6 +49,41 @@ class LoadBlocks {
     size_t bytes, summed = 0;
     Checksum checksum = {};
   };
+
+  struct Place {
+    int file;
+    size_t begin, part;
+    auto operator<=>(const Place&) const = default;
+  };
+
+  // Where the first chunk of a part lies.
+  Place place_of(size_t part) const {
+    const ShardedTensor& target = parts_[part].target;
+    const StoredTensor& stored = *reader_.index_.find(target.name);
+    Place place{std::numeric_limits<int>::max(), 0, part};
+    for (const StoredChunk& chunk : stored.pieces)
+      for (const ShardBlock& block : target.shard.blocks)
+        if (intersect(chunk.box, Box{block.global_offset, block.extent}))
+          place = std::min(place, Place{chunk.file, reader_.entry(stored, chunk).begin, part});
+    return place;
+  }
+
+  // Parts that the caller prepares stay where they are: they may share memory.
+  std::vector<size_t> in_file_order() const {
+    std::vector<Place> places;
+    for (size_t i = 0; i < parts_.size(); ++i) places.push_back(place_of(i));
+    const auto is_prepared = [&](const Place& place) {
+      return parts_[place.part].begin || parts_[place.part].end;
+    };
+    for (auto run = places.begin(); run != places.end();) {
+      const auto end = std::find_if(run, places.end(), is_prepared);
+      std::sort(run, end);
+      run = std::find_if_not(end, places.end(), is_prepared);
+    }
+    std::vector<size_t> order;
+    for (const Place& place : places) order.push_back(place.part);
+    return order;
+  }
 
   void add_part(size_t i) {
     const ShardedTensor& target = parts_[i].target;
