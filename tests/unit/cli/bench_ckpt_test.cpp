@@ -1,7 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <thread>
 
+#include "megatron/base/interruption.h"
 #include "megatron/base/json.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"
@@ -47,6 +52,25 @@ TEST(BenchCkpt, OfLocalDisks) {
     return json.at("local_bytes").as_double();
   };
   EXPECT_NEAR(bytes("2") / bytes("1"), 2, 0.02);
+}
+
+// What a run saves that is interrupted was never asked for, and is no measurement.
+TEST(BenchCkpt, AnInterruptedRunMeasuresNothing) {
+  TempDir dir;
+  const Interruption until_then;  // a signal that comes late or early does not end the test
+  std::atomic<bool> over = false;
+  std::thread interrupts([&] {
+    while (!over && !std::filesystem::exists(dir / "c/.lock"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::raise(SIGINT);
+  });
+  const Outcome outcome = run_command({"bench", "ckpt", "gpt-10m", "--device", "cpu", "--batch", "1",
+                                       "--steps", "1000", "--saves", "1", "--dir", dir / "c"});
+  over = true;
+  interrupts.join();
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_EQ(outcome.err.find("synchronous save"), std::string::npos) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(dir / "c"));
 }
 
 TEST(BenchCkpt, RefusesWhatIsAbsurd) {

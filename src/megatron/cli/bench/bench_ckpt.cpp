@@ -36,7 +36,7 @@ std::vector<Flag> flags(Settings& s) {
   return {
       text_flag("--dir", "DIR", "a new folder on the disk to measure; removed at the end (bench-ckpt)",
                 s.folder),
-      int_flag("--saves", "measured saves of each kind (2)", s.saves, 1),
+      int_flag("--saves", "measured saves of each kind, and loads (2)", s.saves, 1),
       int_flag("--steps", "undisturbed steps before each save (10)", s.run.steps, 2),
       int_flag("--batch", "sequences of a step (the case's)", s.batch, 1),
       int_flag("--warmup", "steps before them (3)", s.run.warmup, 1),
@@ -126,17 +126,18 @@ class SaveTimer final : public Callback {
     calm_ = 0;
     begun_ = last_;
     if (static_cast<int64_t>(calls.size()) < saves_) {
-      writing_ = behind_save_ = true;
+      asked_ = writing_ = behind_save_ = true;
       steps_ = 0;
       view.save();
     } else {
-      ending_ = true;
+      asked_ = ending_ = true;
       view.stop();
     }
   }
   void on_message(std::string_view line) override {
     if (line.find("is not saved") != line.npos) failure_ = line;
     if (!line.starts_with("saved ")) return;
+    if (!std::exchange(asked_, false)) return;  // that of a run which a signal ends
     if (ending_ || !async_) {
       whole.push_back(seconds_since(begun_));
       log_.info("synchronous save: {:.2f} s", whole.back());
@@ -192,6 +193,7 @@ class SaveTimer final : public Callback {
   Clock::time_point last_, begun_;
   int64_t calm_ = 0, steps_ = 0;
   bool writing_ = false, written_ = false, behind_save_ = false, ending_ = false;
+  bool asked_ = false;  // for a save that is not told of yet
   std::string failure_;
 };
 
@@ -311,7 +313,8 @@ int bench_local(Invocation& invocation, const TrainCase& chosen, const Settings&
   require(loaded->loaded, "bench ckpt: nothing was loaded from local disks");
   fs::remove_all(save);
   fs::remove_all(disk);
-  const DiskCeilings ceilings = disk_ceilings(settings.folder, bytes, static_cast<int>(settings.run.ranks()));
+  const DiskCeilings ceilings =
+      disk_ceilings(settings.folder, bytes, static_cast<int>(settings.run.ranks()), settings.saves);
   const double seconds = median({saved->saves.begin() + 1, saved->saves.end()}),
                size = static_cast<double>(bytes);
   if (settings.json) {
@@ -387,14 +390,21 @@ int bench_ckpt(Invocation& invocation) {
   const auto async = time_saves(invocation, chosen, settings, settings.saves + 1, true);
   saves.insert(saves.end(), async->whole.begin(), async->whole.end());
   const size_t bytes = bytes_in(settings.folder);
-  const auto load = time_load(invocation, chosen, settings);
-  invocation.log.info("load: {:.2f} s", load->seconds);
+  std::vector<double> loads;
+  std::shared_ptr<LoadTimer> load;
+  for (int64_t i = 0; i < settings.saves; ++i) {
+    load = time_load(invocation, chosen, settings);
+    loads.push_back(load->seconds);
+    invocation.log.info("load: {:.2f} s", load->seconds);
+  }
   fs::remove_all(settings.folder);
   require_folder("--dir", settings.folder);
-  const DiskCeilings disk = disk_ceilings(settings.folder, bytes, static_cast<int>(settings.run.ranks()));
+  const DiskCeilings disk =
+      disk_ceilings(settings.folder, bytes, static_cast<int>(settings.run.ranks()), settings.saves);
 
   const auto size = static_cast<double>(bytes);
-  const double save = median(saves), step = median(async->between), exposed = median(async->first) - step,
+  const double save = median(saves), seconds_of_load = median(loads), step = median(async->between),
+               exposed = median(async->first) - step,
                snapshot = median({async->calls.begin() + 1, async->calls.end()}),
                slower = async->during.empty() ? 1 : mean(async->during) / step,
                copy = cuda ? async->copied_bytes / async->device_to_host_rate : 0,
@@ -407,8 +417,8 @@ int bench_ckpt(Invocation& invocation) {
     json["bytes"] = static_cast<int64_t>(bytes);
     json["save_seconds"] = save;
     json["save_of_disk"] = size / save / disk.write;
-    json["load_seconds"] = load->seconds;
-    json["load_of_disk"] = size / load->seconds / disk.read;
+    json["load_seconds"] = seconds_of_load;
+    json["load_of_disk"] = size / seconds_of_load / disk.read;
     json["load_peak_of_model"] = peak / held;
     json["async_exposed_ms"] = exposed * 1e3;
     json["async_snapshot_ms"] = snapshot * 1e3;
@@ -420,21 +430,22 @@ int bench_ckpt(Invocation& invocation) {
     json["step_while_writing"] = slower;
     json["disk_write"] = disk.write;
     json["disk_read"] = disk.read;
+    json["disk_direct"] = disk.direct;
     fmt::print(invocation.out, "{}\n", json.dump());
     return 0;
   }
   fmt::print(
       invocation.out,
       "{} on {}: {:.2f} GB in a checkpoint\n"
-      "disk          writes {:.2f} GB/s with fsync, reads {:.2f} GB/s\n"
+      "disk          writes {:.2f} GB/s with {}fsync, reads {:.2f} GB/s\n"
       "save          {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk\n"
       "load          {:.2f} s, {:.2f} GB/s, {:.0f} % of the disk; memory at most {:.3f} x what stays\n"
       "asynchronous  {:.1f} ms exposed (step {:.1f} ms): {:.1f} in the call, {:.1f} before the update; "
       "{} steps while writing {:.3f} x\n",
-      chosen.name, cuda ? "cuda" : "cpu", size / 1e9, disk.write / 1e9, disk.read / 1e9, save,
-      size / save / 1e9, 100 * size / save / disk.write, load->seconds, size / load->seconds / 1e9,
-      100 * size / load->seconds / disk.read, peak / held, exposed * 1e3, step * 1e3, snapshot * 1e3,
-      (exposed - snapshot) * 1e3, async->during.size(), slower);
+      chosen.name, cuda ? "cuda" : "cpu", size / 1e9, disk.write / 1e9, disk.direct ? "O_DIRECT and " : "",
+      disk.read / 1e9, save, size / save / 1e9, 100 * size / save / disk.write, seconds_of_load,
+      size / seconds_of_load / 1e9, 100 * size / seconds_of_load / disk.read, peak / held, exposed * 1e3,
+      step * 1e3, snapshot * 1e3, (exposed - snapshot) * 1e3, async->during.size(), slower);
   if (cuda)
     fmt::print(invocation.out,
                "snapshot      {:.2f} GB a rank at {:.1f} GB/s: {:.1f} ms; at most {:.1f} ms may be exposed\n",

@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -18,6 +19,22 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBlock = size_t{16} << 20;
+
+constexpr size_t kAlignment = 4096;  // of what passes the page cache by
+
+// Memory for a block, which the disk may read itself.
+class Block {
+ public:
+  Block() {
+    for (size_t i = 0; i < kBlock; ++i) data_[i] = static_cast<char>(i * 2654435761u >> 13);
+  }
+  ~Block() { ::operator delete (data_, std::align_val_t{kAlignment}); }
+  Block(const Block&) = delete;
+  char* data() { return data_; }
+
+ private:
+  char* data_ = static_cast<char*>(::operator new (kBlock, std::align_val_t{kAlignment}));
+};
 
 class OpenFile {
  public:
@@ -29,9 +46,11 @@ class OpenFile {
   }
   OpenFile(const OpenFile&) = delete;
 
-  void write_all(size_t bytes) {
-    std::vector<char> block(kBlock);
-    for (size_t i = 0; i < kBlock; ++i) block[i] = static_cast<char>(i * 2654435761u >> 13);
+  // As a save does: with room reserved, and past the page cache where `direct`.
+  void write_all(size_t bytes, bool direct) {
+    (void)fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
+    if (direct) check(fcntl(fd_, F_SETFL, O_DIRECT) == 0);
+    Block block;
     for (size_t done = 0; done < bytes;) {
       const ssize_t count = write(fd_, block.data(), std::min(kBlock, bytes - done));
       check(count > 0);
@@ -40,12 +59,13 @@ class OpenFile {
     check(fsync(fd_) == 0);
   }
   void read_all() {
-    std::vector<char> block(kBlock);
+    Block block;
     ssize_t count = 0;
     while ((count = read(fd_, block.data(), kBlock)) > 0) {
     }
     check(count == 0);
   }
+  bool can_be_direct() const { return fcntl(fd_, F_SETFL, O_DIRECT) == 0; }
   void forget() { posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
 
  private:
@@ -55,6 +75,11 @@ class OpenFile {
   std::string path_;
   int fd_;
 };
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
 double seconds_of(int threads, const std::function<void(int)>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -76,17 +101,24 @@ double seconds_of(int threads, const std::function<void(int)>& work) {
 
 }  // namespace
 
-DiskCeilings disk_ceilings(const std::string& folder, size_t bytes, int threads) {
+DiskCeilings disk_ceilings(const std::string& folder, size_t bytes, int threads, int64_t passes) {
   const auto path = [&](int i) { return fmt::format("{}/ceiling-{}", folder, i); };
-  const size_t each = bytes / static_cast<size_t>(threads);
+  constexpr int kNew = O_WRONLY | O_CREAT | O_TRUNC;
+  const size_t each = std::max<size_t>(1, bytes / static_cast<size_t>(threads) / kAlignment) * kAlignment;
   const auto size = static_cast<double>(each) * threads;
   DiskCeilings ceilings;
-  ceilings.write = size / seconds_of(threads, [&](int i) {
-                     OpenFile(path(i), O_WRONLY | O_CREAT | O_TRUNC).write_all(each);
-                   });
-  for (int i = 0; i < threads; ++i) OpenFile(path(i), O_RDONLY).forget();
-  ceilings.read = size / seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(); });
+  ceilings.direct = OpenFile(path(0), kNew).can_be_direct();
+  std::vector<double> write, read;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
+    write.push_back(
+        size / seconds_of(threads, [&](int i) { OpenFile(path(i), kNew).write_all(each, ceilings.direct); }));
+    for (int i = 0; i < threads; ++i) OpenFile(path(i), O_RDONLY).forget();
+    read.push_back(size / seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(); }));
+  }
   for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
+  ceilings.write = median(write);
+  ceilings.read = median(read);
   return ceilings;
 }
 
