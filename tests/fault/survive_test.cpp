@@ -201,7 +201,7 @@ void survive(const Division& division, int64_t iterations, const std::string& pl
         << "process " << i << ": " << codes[i] << "\n"
         << read_text(messages + std::to_string(i));
   EXPECT_GE(restarts.segments.size(), 1U);
-  EXPECT_LE(restarts.most_again, 1);
+  EXPECT_LE(restarts.most_again, 1) << all_said(messages);
   for (const std::string& line : restarts.slow) fmt::print("{}\n", line);
   std::set<std::string> files;
   EXPECT_EQ(contents(fmt::format("{}/iter_{:07}", dir / "c", iterations)),

@@ -139,8 +139,12 @@ class RankLoop {
     if (!restarted()) return checkpoints_.load();
     TrainState state = load_again();
     // By any rank: this one may have been in reserve.
-    const double stood_at = all_reduce_max({static_cast<double>(kept_.iteration)})[0];
-    again_ = std::max<int64_t>(0, static_cast<int64_t>(stood_at) - state.iteration);
+    const std::vector<double> all =
+        all_reduce_max({static_cast<double>(kept_.iteration), static_cast<double>(kept_.gone_back_to)});
+    again_ = std::max<int64_t>(0, static_cast<int64_t>(all[0]) - state.iteration);
+    // The generation that went back may have ended before its first step, with that state in memory alone.
+    if (restored_from_ == kMemory && static_cast<int64_t>(all[1]) == state.iteration)
+      restored_from_ = beyond_memory(state.iteration);
     kept_.iteration = state.iteration;
     return state;
   }
@@ -153,8 +157,12 @@ class RankLoop {
     }
     memory_->forget();
     TrainState loaded = checkpoints_.load();
-    restored_from_ = loaded.iteration > 0 ? "a checkpoint" : "the weights that the run began with";
+    restored_from_ = beyond_memory(loaded.iteration);
+    kept_.gone_back_to = loaded.iteration;
     return loaded;
+  }
+  static const char* beyond_memory(int64_t iteration) {
+    return iteration > 0 ? "a checkpoint" : "the weights that the run began with";
   }
 
   void tell_about_snapshots() const {
@@ -481,6 +489,7 @@ class RankLoop {
     require_finite(ctx_, world_, trainer_, config_, state_.iteration, step);
     dumps_.after_update(state_.iteration);
     kept_.iteration = state_.iteration;
+    kept_.gone_back_to = -1;
     kept_.reached = std::max(kept_.reached, state_.iteration);
     state_.consumed_samples += batch;
     if (step.update != Update::taken) state_.without_update += batch;

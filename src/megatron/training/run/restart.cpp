@@ -115,7 +115,7 @@ void run_with_restarts(Config& config, const LaunchPlace& place, const Log& log,
     else {
       for (RankMemory& rank : state.ranks) {  // the others go on without it
         rank.snapshot.forget();
-        rank.iteration = -1;
+        rank.iteration = rank.gone_back_to = -1;
       }
       for (const KeptDevice& device : devices)
         if (device.allocator) device.allocator->trim();

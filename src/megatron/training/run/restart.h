@@ -32,8 +32,9 @@ struct RankMemory {
   MemorySnapshot snapshot;
   StepTimes steps;
   std::set<std::string> lock_holders;  // processes of this run that have locked --save, or may have
-  int64_t iteration = -1;  // of the state that the rank trained on last; -1: it was in reserve since
-  int64_t reached = -1;    // the last that was made, also where the run has gone back since
+  int64_t iteration = -1;     // of the state that the rank trained on last; -1: it was in reserve since
+  int64_t reached = -1;       // the last that was made, also where the run has gone back since
+  int64_t gone_back_to = -1;  // where memory did not suffice, until a step is made from there
 };
 
 // What outlives the generations of a run, of a process.
