@@ -95,7 +95,12 @@ rows=$work/rows
 tell() {
   local median=0
   [[ -s $work/$1.metrics ]] && median=$(median_step "$work/$1.metrics")
-  grep -ohE 'restart [0-9]+: .* from the fault .*' "$work/$1".[0-3] | sort -u -t' ' -k2,2n >"$work/$1.restarts"
+  # Each restart has a line before its first step, and one with its times behind it.
+  grep -ohE 'restart [0-9]+: (.* computed again|[0-9.]+ s from the fault .*)' "$work/$1".[0-3] | awk '
+    / computed again$/ { told[$2 + 0] = $0; if ($2 + 0 > last) last = $2 + 0 }
+    / s from the fault / { number = $2 + 0; sub(/^restart [0-9]+: /, ""); times[number] = $0 }
+    END { for (i = 1; i <= last; i++) if (i in told) print told[i] "; " (i in times ? times[i] : "0.00 s") }
+  ' >"$work/$1.restarts"
   awk -v name="$1" -v median="$median" '
     {
       cause = $0; sub(/^restart [0-9]+: /, "", cause); sub(/;.*/, "", cause)
