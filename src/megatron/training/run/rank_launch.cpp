@@ -99,7 +99,15 @@ void run_generation(Launch& launch, const Config& config, const LaunchPlace& pla
       const DeviceKeeper keeper(ctx, kept.empty() ? nullptr : &kept[static_cast<size_t>(rank % ranks)]);
       if (place.processes > 1) require_same_settings(config, world);
       world.attach(ctx);
-      fn(ctx, world);
+      try {
+        fn(ctx, world);
+      } catch (const CommAborted&) {
+        throw;
+      } catch (const std::exception& error) {
+        // Before the keeper waits for the stream: that may wait for ranks that wait for this one.
+        if (!ctx.device.is_cpu()) world.abort(error.what());
+        throw;
+      }
     } catch (...) {
       std::call_once(told, [&] {
         // A rank may have had to wait for others' answers, or for its communicators to end.
