@@ -132,6 +132,26 @@ TEST(DataCheckpoint, ScaledStates) {
     }
 }
 
+// What SOAP keeps of whole matrices has the same bits under any layout that loads it.
+TEST(DataCheckpoint, StatesOfSoap) {
+  const auto with = [&](Saved run) {
+    run.optimizer = OptimizerKind::soap;
+    return run;
+  };
+  TempDir folder;
+  const State saved = train_from(with(kRuns[1]), DType::BF16, "", folder.path(), true);
+  for (const char* kind : {"L", "R", "Q_L", "Q_R", "eigvals_L", "eigvals_R", "exp_avg", "exp_avg_sq"})
+    EXPECT_TRUE(
+        saved.tensors.contains(fmt::format("optimizer.{}.decoder.layers.0.mlp.linear_fc1.weight", kind)))
+        << kind;
+  for (const size_t loader : {0, 3, 4}) {
+    SCOPED_TRACE(kRuns[loader].layout.name);
+    const State loaded = train_from(with(kRuns[loader]), DType::BF16, folder.path(), "", false);
+    const TensorDifference difference = largest_difference(saved.tensors, loaded.tensors);
+    EXPECT_EQ(difference.worst, 0) << difference.where;
+  }
+}
+
 TEST(DataCheckpoint, StatesOfMuonAndLion) {
   for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adaptive_muon, OptimizerKind::lion}) {
     SCOPED_TRACE(name_of(kind));

@@ -78,6 +78,29 @@ TEST(MuonParity, SecondMoments) {
   check_layouts(with_adaptive_muon<SecondMoment::normuon>(mixture_of_experts()), experts);
 }
 
+// A small epsilon would blow up rounding in directions that gradients hardly have.
+Config with_soap(Config config) {
+  config.optimizer.optimizer = OptimizerKind::soap;
+  config.optimizer.adam_eps = 1e-4;
+  return config;
+}
+
+TEST(SoapParity, EveryLayout) {
+  const std::vector<Layout> layouts = {
+      {.name = "tp2 sp", .tp = 2, .sp = true},
+      {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2},
+      {.name = "tp2 dp2 zero 1", .tp = 2, .dp = 2, .change = [](Config& config) { shard<1>(config, 3000); }},
+      {.name = "pp2 dp2 zero 3", .pp = 2, .dp = 2, .change = [](Config& config) { shard<3>(config, 0); }}};
+  check_layouts(with_soap(small_gpt()), layouts);
+  Config plain = with_soap(small_gpt());
+  plain.optimizer.soap_use_kl_shampoo = false;
+  check_layouts(plain, {layouts.begin() + 1, layouts.begin() + 3});
+  const std::vector<Layout> experts = {
+      {.name = "tp2 etp2 dp2", .tp = 2, .dp = 2, .etp = 2},
+      {.name = "ep2 dp4 zero 1", .dp = 4, .ep = 2, .change = [](Config& config) { shard<1>(config, 3000); }}};
+  check_layouts(with_soap(mixture_of_experts()), experts);
+}
+
 TEST(CudaMuon, TensorAndDataParallel) {
   const std::vector<Layout> layouts = {
       {.name = "tp2, Gram matrices", .tp = 2, .change = tp_mode<MuonTpMode::distributed>},

@@ -33,7 +33,7 @@ Tensor Muon::by_rows(RankContext& ctx, size_t i, const Tensor& direction, const 
   const int rank = local.rank();
   const int64_t count = rank == 3 ? local[0] : 1, rows = local[rank - 2], columns = local[rank - 1];
   const Shape whole = {count, rows, columns};
-  const ProcessGroup& tensor = (parameter.expert ? options_.expert : options_.dense).tensor;
+  const auto& [tensor, shard] = parameter.expert ? options_.expert : options_.dense;
   const int split =
       tensor.size() > 1 && options_.tp_mode != MuonTpMode::blockwise ? split_dimension(parameter) : -1;
   const bool by_row = global[rank - 2] >= global[rank - 1];
@@ -44,7 +44,7 @@ Tensor Muon::by_rows(RankContext& ctx, size_t i, const Tensor& direction, const 
     return matrices.view({matrices.numel()}).slice(0, slice.begin, slice.begin + direction.numel());
   };
 
-  const Tensor u = own_matrix(ctx, slice, direction).view(whole), squares = empty(whole);
+  const Tensor u = own_matrix(ctx, slice, shard, direction).view(whole), squares = empty(whole);
   ctx.kernels->binary(kernels, {Binary::Mul, u, u, squares});
   const Tensor ones = ctx.full(by_row ? Shape{count, columns, 1} : Shape{count, 1, rows}, direction.dtype(),
                                1, MemoryTag::Workspace);
@@ -64,7 +64,7 @@ Tensor Muon::by_rows(RankContext& ctx, size_t i, const Tensor& direction, const 
   store(ctx, moment, moments_[i], gate);
 
   const Tensor roots = empty(whole), update = empty(whole);
-  ctx.kernels->copy(kernels, {own_matrix(ctx, slice, moment).view(whole), roots});
+  ctx.kernels->copy(kernels, {own_matrix(ctx, slice, shard, moment).view(whole), roots});
   const Tensor little = ctx.full({1}, direction.dtype(), epsilon, MemoryTag::Workspace);
   ctx.kernels->binary(kernels, {Binary::Max, roots, little.expand(whole), roots});
   ctx.kernels->unary(kernels, {.kind = Unary::Sqrt, .x = roots, .y = roots});

@@ -5,27 +5,6 @@
 #include "megatron/optimizer/muon_matrix.h"
 
 namespace megatron {
-namespace {
-
-// Calls visit(whole, own) with the views of each block of a shard in […, global rows, global columns] and in
-// this rank's own tensor. Experts are numbered as they are here.
-template <class Visit>
-void for_each_block(const ShardSpec& shard, const Tensor& whole, const Tensor& own, Visit visit) {
-  const int rank = shard.local_shape.rank();
-  for (const ShardBlock& block : shard.blocks) {
-    Tensor there = whole, here = own;
-    for (int dim = 0; dim < rank; ++dim) {
-      const int64_t from = block.local_offset[dim], extent = block.extent[dim];
-      const int64_t at = rank == 3 && dim == 0 ? from : block.global_offset[dim];
-      there = there.slice(dim, at, at + extent);
-      here = here.slice(dim, from, from + extent);
-    }
-    visit(there, here);
-  }
-}
-
-}  // namespace
-
 Muon::Muon(RankContext& ctx, std::vector<ParameterSlice> slices, const MuonOptions& options)
     : Optimizer(ctx, std::move(slices), options.groups), options_(options), momenta_(zeros(ctx)) {
   for (const ParameterSlice& slice : slices_) {
@@ -62,58 +41,28 @@ void Muon::step(RankContext& ctx, const Rates& rates, const Tensor& gradient_sca
 }
 
 Tensor Muon::update_of(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const {
-  const auto kernels = ctx.kernel_context();
   const Parameter& parameter = *slice.parameter;
   const ShardSpec& shard = parameter.shard;
-  const ProcessGroup& tensor = (parameter.expert ? options_.expert : options_.dense).tensor;
+  const auto& [tensor, shards] = parameter.expert ? options_.expert : options_.dense;
   const int rank = shard.local_shape.rank(), split = tensor.size() > 1 ? split_dimension(parameter) : -1;
   const int64_t count = rank == 3 ? shard.local_shape[0] : 1;
   const auto batched = [&](const Tensor& x) { return x.view({count, x.size(rank - 2), x.size(rank - 1)}); };
-  Tensor own = own_matrix(ctx, slice, direction);
+  Tensor own = own_matrix(ctx, slice, shards, direction);
   // A query group that several ranks share has no parts on any of them.
   const bool cut = has_parts(parameter) && own.size(rank - 2) % group_rows() != 0;
   const bool gathers = split >= 0 && (options_.tp_mode == MuonTpMode::duplicated ||
                                       (options_.tp_mode == MuonTpMode::distributed && cut));
   if (gathers) {
-    Shape shape = shard.global_shape;
-    if (rank == 3) shape[0] = count;
-    Tensor whole = ctx.zeros(shape, own.dtype(), MemoryTag::Workspace);
-    for_each_block(shard, whole, own, [&](const Tensor& there, const Tensor& here) {
-      ctx.kernels->copy(kernels, {here, there});
-    });
-    tensor.all_reduce(whole).wait();
-    whole = scaled_parts(ctx, parameter, batched(whole), nullptr).view(shape);
-    for_each_block(shard, whole, own, [&](const Tensor& there, const Tensor& here) {
-      ctx.kernels->copy(kernels, {there, here});
-    });
+    Tensor whole = whole_matrix(ctx, parameter, tensor, own);
+    whole = scaled_parts(ctx, parameter, batched(whole), nullptr).view(whole.shape());
+    take_blocks(ctx, parameter, whole, own);
   } else if (split >= 0 && options_.tp_mode == MuonTpMode::distributed) {
     const ShardedMatrix parts{tensor, split};
     own = scaled_parts(ctx, parameter, batched(own), &parts).view(shard.local_shape);
   } else {
     own = scaled_parts(ctx, parameter, batched(own), nullptr).view(shard.local_shape);
   }
-  if (slice.whole()) return own.view(direction.shape());
-  return own.view({own.numel()}).slice(0, slice.begin, slice.begin + direction.numel());
-}
-
-// A tensor of this rank's local shape, from the slices of the ranks that have a part of it.
-Tensor Muon::own_matrix(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const {
-  const Shape& shape = slice.parameter->shard.local_shape;
-  if (slice.whole()) return direction.view(shape);
-  const ProcessGroup& group = (slice.parameter->expert ? options_.expert : options_.dense).shard;
-  Tensor all = ctx.empty({shape.numel()}, direction.dtype(), MemoryTag::Workspace);
-  std::vector<Message> messages;
-  for (const ParameterSlice::Piece& piece : slice.pieces()) {
-    const Tensor place = all.slice(0, piece.begin, piece.end);
-    if (piece.rank == group.rank()) {
-      ctx.kernels->copy(ctx.kernel_context(), {direction, place});
-      continue;
-    }
-    messages.push_back({Message::Direction::Send, direction, piece.rank});
-    messages.push_back({Message::Direction::Recv, place, piece.rank});
-  }
-  group.batch_send_recv(messages).wait();
-  return all.view(shape);
+  return part_of(slice, own);
 }
 
 bool Muon::has_parts(const Parameter& parameter) const {

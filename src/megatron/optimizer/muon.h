@@ -1,15 +1,10 @@
 #pragma once
 
+#include "megatron/optimizer/matrix_parts.h"
 #include "megatron/optimizer/newton_schulz.h"
 #include "megatron/optimizer/optimizer.h"
 
 namespace megatron {
-
-// The ranks that have the rest of a matrix.
-struct MatrixGroups {
-  ProcessGroup tensor = ProcessGroup::self("tensor");  // of its global shape
-  ProcessGroup shard = ProcessGroup::self("shard");    // of this rank's own shape, where slices are parts
-};
 
 // A second moment of the orthogonal direction, which the update is divided by (adaptive Muon).
 struct MuonSecondMoment {
@@ -45,7 +40,6 @@ class Muon final : public Optimizer {
  private:
   // The orthogonal, scaled form of a slice's direction.
   Tensor update_of(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const;
-  Tensor own_matrix(RankContext& ctx, const ParameterSlice& slice, const Tensor& direction) const;
   Tensor scaled(RankContext& ctx, const Tensor& matrices, int64_t rows, int64_t columns,
                 const ShardedMatrix* split) const;
   Tensor scaled_parts(RankContext& ctx, const Parameter& parameter, const Tensor& matrices,

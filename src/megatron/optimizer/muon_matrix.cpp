@@ -7,14 +7,6 @@
 
 namespace megatron {
 
-int split_dimension(const Parameter& parameter) {
-  const Shape &local = parameter.shard.local_shape, &global = parameter.shard.global_shape;
-  const int first = local.rank() - 2;
-  for (int dim = 0; dim < 2; ++dim)
-    if (local[first + dim] != global[first + dim]) return dim;
-  return -1;
-}
-
 double muon_scale(MuonScale mode, int64_t rows, int64_t columns) {
   const auto m = static_cast<double>(rows), n = static_cast<double>(columns);
   switch (mode) {

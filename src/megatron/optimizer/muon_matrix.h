@@ -3,12 +3,8 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/schema/optimizer_config.h"
-#include "megatron/nn/parameter.h"
 
 namespace megatron {
-
-// Which dimension of its matrices other tensor-parallel ranks have the rest of; -1: none.
-int split_dimension(const Parameter& parameter);
 
 // The factor of an orthogonal direction of so many rows and columns.
 double muon_scale(MuonScale mode, int64_t rows, int64_t columns);

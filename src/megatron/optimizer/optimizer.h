@@ -16,6 +16,7 @@ struct OptimizerTensor {
   const ParameterSlice* slice;
   Tensor tensor;                           // undefined where it is packed
   std::optional<PackedState> packed = {};  // what is kept in another form, as fp32
+  std::optional<ShardSpec> shard = {};     // where the tensor has not the slice's shape: its own
 };
 
 // The rates of one step.

@@ -79,8 +79,8 @@ TEST(Catalog, DefaultsOfCompatAreRecognised) {
   const auto is_default = [](const char* key, const Json& value) {
     return find_compat_key(key)->is_default(value);
   };
-  EXPECT_TRUE(is_default("optimizer.soap_shampoo_beta", 0.95));
-  EXPECT_FALSE(is_default("optimizer.soap_shampoo_beta", 0.9));
+  EXPECT_TRUE(is_default("rl.grpo_clamp_eps_lower", 0.01));
+  EXPECT_FALSE(is_default("rl.grpo_clamp_eps_lower", 0.02));
   EXPECT_TRUE(is_default("model.mlp_chunks_for_training", int64_t{1}));
   EXPECT_TRUE(is_default("inference.mamba_inference_conv_states_dtype", "torch.bfloat16"));
   EXPECT_TRUE(is_default("peft.target_modules", Json::array()));

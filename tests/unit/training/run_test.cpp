@@ -117,6 +117,39 @@ TEST(Run, IterationsToSkip) {
   EXPECT_EQ(some->rates.at(5), all->rates.at(3));
 }
 
+// A run that ends between skipped iterations goes on with those that are left, by the same rates, to the bit;
+// what is skipped may also be the next iteration.
+TEST(Run, IterationsToSkipBehindACheckpoint) {
+  const std::string plain = "--train-iters 7 --lr-decay-style linear --iterations-to-skip 1 4 6 ";
+  auto whole = std::make_shared<Record>();
+  const RunEnd wanted = train(plain, whole);
+  EXPECT_EQ(whole->losses.size(), 4u);
+  for (const int stop : {1, 3, 4}) {
+    testing::TempDir folder;
+    auto parts = std::make_shared<Record>();
+    const std::string place = fmt::format("{0}--save {1} --load {1} ", plain, folder.path());
+    EXPECT_EQ(train(place + fmt::format("--exit-interval {}", stop), parts).state.iteration, stop);
+    const RunEnd end = train(place, parts);
+    EXPECT_EQ(parts->losses, whole->losses) << stop;
+    EXPECT_EQ(parts->rates, whole->rates) << stop;
+    EXPECT_EQ(end.state.skipped_samples, wanted.state.skipped_samples) << stop;
+    EXPECT_EQ(end.state.consumed_samples, wanted.state.consumed_samples) << stop;
+  }
+}
+
+// SOAP's factors, bases and moments are saved: a run that was stopped ends with the same bits.
+TEST(Run, SoapGoesOn) {
+  testing::TempDir folder;
+  const std::string plain = "--train-iters 5 --optimizer soap --use-distributed-optimizer --bf16 ";
+  auto whole = std::make_shared<Record>(), parts = std::make_shared<Record>();
+  train(plain, whole);
+  EXPECT_LT(whole->losses.at(5), whole->losses.at(1));
+  const std::string place = fmt::format("{0}--save {1} --load {1} ", plain, folder.path());
+  train(place + "--exit-interval 3", parts);
+  train(place, parts);
+  EXPECT_EQ(parts->losses, whole->losses);
+}
+
 // Each phase leaves a checkpoint, behind which the next run reads its own data from the beginning.
 TEST(Run, PhasesBeginTheirDataAnew) {
   testing::TempDir folder;

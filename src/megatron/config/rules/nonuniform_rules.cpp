@@ -146,7 +146,8 @@ std::vector<NonuniformRefusal> nonuniform_refusals(const Config& config) {
   refuse(config.ddp.num_distributed_optimizer_instances > 1, "ddp.num_distributed_optimizer_instances",
          "use --num-distributed-optimizer-instances 1");
   refuse(config.model.qk_clip, "model.qk_clip", "leave --qk-clip out");
-  refuse(config.optimizer.is_muon(), "optimizer.optimizer", "use --optimizer adam");
+  refuse(config.optimizer.is_muon() || config.optimizer.is_soap(), "optimizer.optimizer",
+         "use --optimizer adam");
   refuse(config.train.check_weight_hash_across_dp_replicas_interval > 0,
          "train.check_weight_hash_across_dp_replicas_interval", "leave it out");
   refuse(config.logger.log_params_norm && !config.ddp.use_distributed_optimizer, "logger.log_params_norm",

@@ -44,7 +44,8 @@ CONDITION(adapts_loss_scale, "--fp16 and an adapting loss scale", c.precision.fp
 CONDITION(has_decoupled_lr, "--decoupled-lr", c.optimizer.decoupled_lr.has_value())
 CONDITION(uses_adam, "--optimizer adam",
           c.optimizer.is_muon() ? c.optimizer.muon_scalar_optimizer == MuonScalarOptimizer::adam
-                                : c.optimizer.optimizer == OptimizerKind::adam)
+                                : c.optimizer.optimizer == OptimizerKind::adam || c.optimizer.is_soap())
+CONDITION(uses_soap, "--optimizer soap", c.optimizer.is_soap())
 CONDITION(offloads_optimizer, "--optimizer-cpu-offload", c.optimizer.optimizer_cpu_offload)
 CONDITION(uses_muon, "--optimizer muon", c.optimizer.is_muon())
 CONDITION(uses_lion, "--optimizer lion",

@@ -32,6 +32,7 @@ struct OptimizerConfig {
     return optimizer == OptimizerKind::muon || optimizer == OptimizerKind::dist_muon ||
            optimizer == OptimizerKind::adaptive_muon;
   }
+  bool is_soap() const { return optimizer == OptimizerKind::soap; }
 };
 
 enum class LrDecay { constant, linear, cosine, inverse_square_root, wsd };

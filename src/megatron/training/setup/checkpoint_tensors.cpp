@@ -25,6 +25,10 @@ std::string name_of(const OptimizerTensor& state) {
 }
 
 void add(std::vector<ShardedTensor>& tensors, const OptimizerTensor& state) {
+  if (state.shard) {
+    tensors.push_back({name_of(state), *state.shard, state.tensor});
+    return;
+  }
   if (!state.packed) return add(tensors, name_of(state), *state.slice, state.tensor);
   const ShardSpec& shard = state.slice->parameter->shard;
   const PackedValues& values = state.packed->values;

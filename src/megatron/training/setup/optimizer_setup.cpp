@@ -6,6 +6,7 @@
 #include "megatron/optimizer/lion.h"
 #include "megatron/optimizer/muon.h"
 #include "megatron/optimizer/sgd.h"
+#include "megatron/optimizer/soap.h"
 #include "megatron/transformer/mup.h"
 
 namespace megatron {
@@ -97,7 +98,7 @@ AdamOptions adam_options(const Config& all) {
 }
 
 // Those that multiply activations: no table of the vocabulary, no filter along the sequence.
-bool is_muon_matrix(const Parameter& parameter) {
+bool is_matrix(const Parameter& parameter) {
   return is_hidden_matrix(parameter) && parameter.shard.global_shape.rank() == (parameter.expert ? 3 : 2) &&
          !parameter.name.ends_with(".conv1d.weight");
 }
@@ -132,8 +133,22 @@ MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model
           .groups = parameter_groups(config, model)};
 }
 
-// The rule of all parameters, or of those that Muon leaves alone.
+SoapOptions soap_options(const OptimizerConfig& config, const ModelConfig& model,
+                         const ParallelContext& parallel, const DataParallel& data_parallel) {
+  return {.beta1 = config.adam_beta1,
+          .beta2 = config.adam_beta2,
+          .epsilon = config.adam_eps,
+          .weight_decay = config.weight_decay,
+          .shampoo_beta = config.soap_shampoo_beta,
+          .kl_shampoo = config.soap_use_kl_shampoo,
+          .dense = {parallel.group(Axis::tp), data_parallel.shard_group(false)},
+          .expert = {parallel.group(Axis::etp), data_parallel.shard_group(true)},
+          .groups = parameter_groups(config, model)};
+}
+
+// The rule of all parameters, or of those that Muon and SOAP leave alone.
 OptimizerKind plain_kind(const OptimizerConfig& config) {
+  if (config.is_soap()) return OptimizerKind::adam;
   if (!config.is_muon()) return config.optimizer;
   return config.muon_scalar_optimizer == MuonScalarOptimizer::lion ? OptimizerKind::lion
                                                                    : OptimizerKind::adam;
@@ -207,15 +222,19 @@ LossScaleOptions loss_scale_options(const OptimizerConfig& config) {
 std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const Config& config,
                                           const ParallelContext& parallel,
                                           const DataParallel& data_parallel) {
-  const bool muon = config.optimizer.is_muon();
+  const bool muon = config.optimizer.is_muon(), soap = config.optimizer.is_soap();
   std::vector<ParameterSlice> matrices, others;
   for (const ParameterSlice& slice : data_parallel.slices())
-    (muon && is_muon_matrix(*slice.parameter) ? matrices : others).push_back(slice);
+    ((muon || soap) && is_matrix(*slice.parameter) ? matrices : others).push_back(slice);
   std::unique_ptr<Optimizer> rest = plain_or_offloaded(ctx, config, std::move(others));
-  if (!muon) return rest;
+  if (!muon && !soap) return rest;
   std::vector<std::unique_ptr<Optimizer>> parts;
-  parts.push_back(std::make_unique<Muon>(
-      ctx, std::move(matrices), muon_options(config.optimizer, config.model, parallel, data_parallel)));
+  if (muon)
+    parts.push_back(std::make_unique<Muon>(
+        ctx, std::move(matrices), muon_options(config.optimizer, config.model, parallel, data_parallel)));
+  else
+    parts.push_back(std::make_unique<Soap>(
+        ctx, std::move(matrices), soap_options(config.optimizer, config.model, parallel, data_parallel)));
   parts.push_back(std::move(rest));
   return std::make_unique<ChainedOptimizer>(ctx, std::move(parts));
 }
