@@ -29,6 +29,7 @@ constexpr struct {
 
 ActivationPlan ActivationPlan::from(const ExecutionConfig& config) {
   ActivationPlan plan;
+  plan.fixed_shapes = config.cuda_graph_impl == GraphImpl::full_iteration;
   if (config.recompute_granularity == RecomputeGranularity::full) {
     int64_t layers = std::max<int64_t>(1, config.recompute_num_layers);
     (config.recompute_method == RecomputeMethod::block ? plan.block_layers : plan.uniform_layers) = layers;

@@ -21,6 +21,7 @@ struct ActivationPlan {
 
   bool full() const { return uniform_layers > 0 || block_layers > 0; }
 
+  bool fixed_shapes = false;   // no shape depends on what a router chose: a step is captured
   int64_t uniform_layers = 0;  // all layers, in regions of this many
   int64_t block_layers = 0;    // the first layers of a chunk, each a region
   bool split_inputs = false;   // each tensor-parallel rank keeps a part of a region's input

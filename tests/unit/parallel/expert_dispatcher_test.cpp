@@ -131,5 +131,33 @@ TEST(ExpertDispatcher, RowsAreOrderedByExpertAndToken) {
   });
 }
 
+// Shapes that do not depend on the choices: whoever is chosen, as many rows, and the host asks for no count.
+// What an exchange gives comes out of it.
+TEST(ExpertDispatcher, FixedShapes) {
+  run_ranks(2, [&](int, ProcessGroup& world) {
+    RankContext ctx;
+    ExpertParallel parallel =
+        ExpertParallel::of(ParallelContext::from_sizes(world, {.world = 2, .tp = 1, .ep = 2, .etp = 1}));
+    ExpertDispatcher exchanges(4, parallel, {.expert_of_row = true}),
+        fixed(4, parallel, {.expert_of_row = true});
+    fixed.fix_shapes();
+    const Tensor x = ctx.from_vector<double>({1.0 + world.rank(), 2, 3}, {3, 1}),
+                 probs = ctx.from_vector<double>({0.3, 0.7, 0.6, 0.4, 0.9, 0.1}, {3, 2});
+    std::vector<int64_t> rows;
+    for (const std::vector<int64_t>& choices :
+         {std::vector<int64_t>{0, 1, 0, 1, 1, 0}, {0, 2, 1, 3, 2, 3}, {2, 3, 3, 2, -1, 3}}) {
+      const auto through = [&](ExpertDispatcher& dispatcher) {
+        Dispatched sent = dispatcher.dispatch(ctx, x, {ctx.from_vector(choices, {3, 2}), probs}, 3);
+        if (&dispatcher == &fixed) rows.push_back(sent.tokens.size(0));
+        return ctx.to_vector<double>(
+            sent.combine(ctx, run_experts(ctx, sent, parallel, dispatcher.local_experts())));
+      };
+      const std::vector<double> wanted = through(exchanges), got = through(fixed);
+      for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-14);
+    }
+    EXPECT_EQ(rows, std::vector<int64_t>(3, rows[0]));
+  });
+}
+
 }  // namespace
 }  // namespace megatron

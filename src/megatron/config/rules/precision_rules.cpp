@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "megatron/config/resolve/captured_step.h"
 #include "megatron/config/resolve/precision_recipe.h"
 #include "megatron/config/rules/rules.h"
 
@@ -244,46 +245,22 @@ void offload(ConfigBuilder& builder) {
 
 void graphs(ConfigBuilder& builder) {
   const Config& config = builder.config;
-  const ModelConfig& m = config.model;
   const ExecutionConfig& e = config.execution;
-  if (e.cuda_graph_impl == GraphImpl::local || e.cuda_graph_impl == GraphImpl::transformer_engine)
-    builder.note(
-        fmt::format("cuda_graph_impl {}: parts of a step are not captured, so steps run without CUDA graphs; "
-                    "--cuda-graph-impl full_iteration captures all of it",
-                    name_of(e.cuda_graph_impl)));
-  if (e.cuda_graph_impl != GraphImpl::full_iteration) return;
+  if (e.cuda_graph_impl == GraphImpl::none) return;
+  if (e.cuda_graph_impl != GraphImpl::full_iteration) {
+    const std::string why = parts_not_captured(config);
+    builder.note(fmt::format("cuda_graph_impl {}: {}{}", name_of(e.cuda_graph_impl),
+                             why.empty()
+                                 ? "on a GPU all of a step is captured as one graph, these modules among it"
+                                 : "steps run without CUDA graphs: ",
+                             why));
+    return;
+  }
   if (e.cuda_graph_warmup_steps < 1)
     builder.reject("model.cuda_graph_warmup_steps", "the first step measures and cannot be captured",
                    "use at least 1");
-  const auto reject_if = [&](bool what, const char* why, const char* fix) {
-    if (what) builder.reject("model.cuda_graph_impl", why, fix);
-  };
-  const ParallelConfig& p = config.parallel;
-  reject_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
-            "batches of other lengths are not replayed",
-            "leave it out, or leave out model.variable_seq_lengths");
-  reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_activations_interval > 0,
-            "a captured step shows no activations", "leave it out, or leave out --save-activations-interval");
-  reject_if(!config.checkpoint.save.empty() && config.checkpoint.save_dgrads_interval > 0,
-            "a captured step shows no gradients of activations",
-            "leave it out, or leave out --save-dgrads-interval");
-  reject_if(m.num_moe_experts > 0 && !config.checkpoint.save.empty() &&
-                config.checkpoint.save_tokens_per_expert_interval > 0,
-            "a captured step counts no tokens of experts",
-            "leave it out, or leave out --save-tokens-per-expert-interval");
-  reject_if(m.num_moe_experts > 0 && !config.logger.moe_routing_trace_path.empty(),
-            "a captured step shows no routing", "leave it out, or leave out --moe-routing-trace-path");
-  reject_if(m.num_moe_experts > 0 && p.expert_model_parallel_size * p.expert_tensor_parallel_size > 1,
-            "the host reads how many tokens go to experts of other ranks",
-            "leave it out, or use --expert-model-parallel-size 1 --expert-tensor-parallel-size 1");
-  const std::vector<std::string>& balancing = m.moe_router_load_balancing_type;
-  reject_if(
-      m.num_moe_experts > 0 && std::find(balancing.begin(), balancing.end(), "sinkhorn") != balancing.end(),
-      "the host balances tokens by Sinkhorn's algorithm", "leave it out");
-  reject_if(e.cpu_offloading || e.fine_grained_activation_offloading, "copies to the host are not captured",
-            "leave it out");
-  reject_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
-            "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
+  for (const CaptureObstacle& obstacle : capture_obstacles(config))
+    builder.reject("model.cuda_graph_impl", obstacle.why, obstacle.fix);
 }
 
 void batch_invariance(ConfigBuilder& builder) {
@@ -344,7 +321,7 @@ constexpr Rule kPrecisionRules[] = {
      "model.num_moe_experts model.expert_model_parallel_size model.expert_tensor_parallel_size "
      "model.moe_router_load_balancing_type model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
-     "model.variable_seq_lengths",
+     "model.variable_seq_lengths model.model_type model.vision_tower",
      "recorded graphs have their conditions", graphs},
 };
 

@@ -29,8 +29,7 @@ CONDITION(has_chunks, "several chunks a pipeline stage", c.parallel.virtual_pipe
 CONDITION(adapts_muon, "--optimizer adaptive_muon", c.optimizer.optimizer == OptimizerKind::adaptive_muon)
 CONDITION(predicts_further, "--mtp-num-layers", c.model.mtp_num_layers > 0)
 CONDITION(predicts_twice, "--mtp-num-layers 2 or more", c.model.mtp_num_layers > 1)
-CONDITION(has_cuda_graphs, "--cuda-graph-impl full_iteration",
-          c.execution.cuda_graph_impl == GraphImpl::full_iteration)
+CONDITION(has_cuda_graphs, "--cuda-graph-impl", c.execution.cuda_graph_impl != GraphImpl::none)
 CONDITION(offloads_layers, "--cpu-offloading", c.execution.cpu_offloading)
 CONDITION(offloads_modules, "--fine-grained-activation-offloading", c.execution.fine_grained_activation_offloading)
 CONDITION(recomputes_layers, "--recompute-granularity full",

@@ -43,6 +43,11 @@ class ExpertDispatcher {
   // An expert's rows are padded to a multiple of it, by zeros.
   void align_rows(int64_t alignment) { options_.alignment = alignment; }
 
+  // From now on no shape depends on what the router chose, and the host reads no count of tokens: every rank
+  // gets all tokens. An all-to-all with a fixed size for each pair of ranks would carry more: a token goes to
+  // a rank once here, there room is needed for each of its choices.
+  void fix_shapes() { options_.all_to_all = false; }
+
   int64_t local_experts() const { return local_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "megatron/config/resolve/captured_step.h"
 #include "megatron/models/objectives/bert_objective.h"
 #include "megatron/models/objectives/lm_objective.h"
 #include "megatron/optimizer/grad_norm.h"
@@ -146,9 +147,9 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
           "model.cuda_graph_impl = full_iteration: CUDA graph capture unavailable: {}; give "
           "each rank a GPU of its own and use --comm nccl, or leave --cuda-graph-impl (--graphs) out",
           why));
-    if (ctx.device.is_cuda())
-      graph_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   }
+  if (captures_steps(config) && ctx.device.is_cuda() && parallel.world().cannot_capture().empty())
+    graph_ = std::make_unique<CudaGraphStep>(config.execution.cuda_graph_warmup_steps, parallel.world());
   ctx.deterministic = config.precision.deterministic_mode;
   ctx.batch_invariant = config.precision.batch_invariant_mode;
   if (options.prepare) options.prepare(model_);

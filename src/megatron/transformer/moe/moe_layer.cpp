@@ -34,6 +34,7 @@ MoeLayer::MoeLayer(const std::string& name, int64_t layer, const ModelConfig& co
 
 void MoeLayer::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
+  if (plan.fixed_shapes) dispatcher_.fix_shapes();
   if (shared_) shared_->set_activation_plan(plan);
 }
 
