@@ -113,12 +113,12 @@ class MeetingFolder {
 // The environment of one process: this one's, with torchrun's variables.
 std::vector<std::string> environment_of(const LaunchJob& job, int rank, int port, int restart,
                                         const std::string& folder, bool rejoins) {
-  std::map<std::string, std::string> own = {{"RANK", std::to_string(rank)},
+  std::map<std::string, std::string> own = {{"RANK", std::to_string(job.node * job.processes + rank)},
                                             {"LOCAL_RANK", std::to_string(rank)},
-                                            {"GROUP_RANK", "0"},
-                                            {"WORLD_SIZE", std::to_string(job.processes)},
+                                            {"GROUP_RANK", std::to_string(job.node)},
+                                            {"WORLD_SIZE", std::to_string(job.nodes * job.processes)},
                                             {"LOCAL_WORLD_SIZE", std::to_string(job.processes)},
-                                            {"MASTER_ADDR", "127.0.0.1"},
+                                            {"MASTER_ADDR", job.master_address},
                                             {"MASTER_PORT", std::to_string(port)},
                                             {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
                                             {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},

@@ -33,18 +33,20 @@ struct LaunchJob {
   int processes = 1;
   std::vector<std::string> command;
   int max_restarts = 3;
-  double backoff = 1;      // seconds before the first restart, doubled for each further one
-  double grace = 30;       // seconds for the others once a process has ended the run
-  std::string log_folder;  // files of what each rank said; "": none
-  std::vector<int> shown;  // ranks whose lines are shown; empty: all
-  std::string filter;      // lines that hold this text are shown; "": all
-  int master_port = 0;     // 0: a free one for each start
+  double backoff = 1;       // seconds before the first restart, doubled for each further one
+  double grace = 30;        // seconds for the others once a process has ended the run
+  std::string log_folder;   // files of what each rank said; "": none
+  std::vector<int> shown;   // ranks whose lines are shown; empty: all
+  std::string filter;       // lines that hold this text are shown; "": all
+  int master_port = 0;      // 0: a free one for each start, on one machine
+  int nodes = 1, node = 0;  // machines on which such a launcher runs, and which of them this one is
+  std::string master_address = "127.0.0.1";  // of machine 0
   // A process that is lost while others go on is started again by itself, to join them, as often as all
   // together may be started again. Processes meet in a folder, which does not go with one of them.
   bool rejoin = false;
 };
 
-// Starts the processes with torchrun's environment on this machine, gathers what they say line by line, each
+// Starts this machine's processes with torchrun's environment, gathers what they say line by line, each
 // with its rank in front, and starts them again as judge() and the limits allow. SIGTERM and SIGINT are
 // passed on, and then nothing is started again; a second SIGINT kills the processes. Returns the exit code.
 int launch_job(const LaunchJob& job, const Log& log, std::FILE* out);

@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <sstream>
+
+#include "megatron/config/sources/compat.h"
+#include "support/temp_dir.h"
 #include "unit/cli/run_command.h"
 
 namespace megatron {
@@ -18,6 +22,38 @@ TEST(LaunchCommand, RefusesFlagsOfTheOtherWay) {
   expect_refused({"launch", "--nodes=2", "--", "true"}, "add --slurm");
   expect_refused({"launch", "--slurm", "--dry-run", "--backoff", "2", "--", "true"},
                  "launch: --backoff does nothing with --slurm");
+}
+
+// A torchrun line of one of several machines.
+TEST(LaunchCommand, KnowsTorchrunsNames) {
+  testing::TempDir dir;
+  const Outcome outcome =
+      run_command({"launch", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "2", "--master-addr",
+                   "10.0.0.7", "--master_port", "2950", "--log-dir", dir / "logs", "--", "/bin/sh", "-c",
+                   "echo $RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK, $MASTER_ADDR:$MASTER_PORT"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* line : {"2 of 4, 0 on 1, 10.0.0.7:2950", "3 of 4, 1 on 1, 10.0.0.7:2950"})
+    EXPECT_NE(outcome.out.find(line), std::string::npos) << outcome.out;
+  expect_refused({"launch", "--nnodes", "2", "--", "true"}, "give --master-port");
+  expect_refused({"launch", "--nnodes", "2", "--node-rank", "2", "--master-port", "1", "--", "true"},
+                 "the last of which is 1");
+  expect_refused({"launch", "--node-rank", "1", "--", "true"}, "give --nnodes");
+}
+
+// What a refusal calls an option of another command is one.
+TEST(LaunchCommand, OptionsOfOtherCommandsAreTheirs) {
+  size_t count = 0;
+  for (const CompatRow& row : compat_rows()) {
+    const std::string_view lead = "an option of megatron ";
+    if (!row.text.starts_with(lead)) continue;
+    const std::string rest(row.text.substr(lead.size())), command = rest.substr(0, rest.find_first_of(",;"));
+    const std::string help = run_command({command, "--help"}).out;
+    std::istringstream flags{std::string(row.flags)};
+    for (std::string flag; flags >> flag; ++count)
+      EXPECT_TRUE(help.find(flag + " ") != std::string::npos || help.find(flag + "\n") != std::string::npos)
+          << command << " " << flag;
+  }
+  EXPECT_GT(count, 30u);
 }
 
 TEST(ResilienceCommand, RefusesATraceOfNothing) {

@@ -60,13 +60,18 @@ std::string section(const std::string& title, const char* lead, const FlagsByRea
   return text;
 }
 
+// Whether a flag belongs to another command than those that train.
+bool of_command(const CompatRow& row) { return row.text.starts_with("an option of megatron "); }
+
 std::string flag_page() {
-  FlagsByReason by_verdict[3];
+  FlagsByReason by_verdict[3], of_commands;
   std::vector<std::string> acting;
   for (const std::string& flag : upstream_flags()) {
     const CompatFlag found = find_compat_flag(flag);
     if (Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row)
       acting.push_back(flag);
+    else if (of_command(*found.row))
+      of_commands[std::string(found.row->text)].push_back(flag);
     else
       by_verdict[static_cast<size_t>(found.row->verdict)][std::string(found.row->text)].push_back(flag);
   }
@@ -79,6 +84,8 @@ std::string flag_page() {
          "(`MEGATRON_WRITE_DOCS=1` writes it anew).\n" +
          section("Accepted, no effect here", "A run that is given one of them says so and goes on.",
                  by_verdict[static_cast<size_t>(ignored)]) +
+         section("Options of other commands", "They act there; pretrain and finetune say where.",
+                 of_commands) +
          section("Refused", "What the refusal says.", by_verdict[static_cast<size_t>(refused)]) +
          section("Not built yet", "Refused until it is; by subject.",
                  by_verdict[static_cast<size_t>(planned)]) +
@@ -88,11 +95,13 @@ std::string flag_page() {
 // How many flags have each fate, and the reasons that most of those which do not act have.
 std::string flag_summary() {
   std::map<std::string, size_t> reasons[3];
-  size_t acting = 0, counts[3] = {};
+  size_t acting = 0, elsewhere = 0, counts[3] = {};
   for (const std::string& flag : upstream_flags()) {
     const CompatFlag found = find_compat_flag(flag);
     if (Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row) {
       ++acting;
+    } else if (of_command(*found.row)) {
+      ++elsewhere;
     } else {
       const auto verdict = static_cast<size_t>(found.row->verdict);
       ++counts[verdict];
@@ -101,7 +110,9 @@ std::string flag_summary() {
   }
   using enum CompatRow::Verdict;
   std::string text = fmt::format(
-      "| what becomes of it | flags | most of them |\n| --- | --- | --- |\n| acts | {} | |\n", acting);
+      "| what becomes of it | flags | most of them |\n| --- | --- | --- |\n| acts | {} | |\n| an option of "
+      "generate or launch | {} | |\n",
+      acting, elsewhere);
   for (const auto& [title, verdict] : {std::pair{"accepted, no effect here", ignored},
                                        {"refused, with what to do instead", refused},
                                        {"not built yet", planned}}) {

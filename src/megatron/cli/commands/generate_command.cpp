@@ -29,9 +29,11 @@ constexpr CommandFlag kFlags[] = {
     {"--prompts", -1, "several texts, which run in one batch"},
     {"--prompt-file", 1, "one prompt a line: text, a JSON string, {\"text\": ...} or tokens"},
     {"--prompt-file-num-truncate", 1, "lines of the file that are read (all)"},
+    {"--sample-input-file", 1, "the same as --prompt-file"},
     {"--images", -1, "PNG or JPEG files, at <image> in the text or before it; or FILE.safetensors[:PREFIX]"},
     {"--max-new-tokens", 1, "at most (64)"},
     {"--num-tokens-to-generate", 1, "the same"},
+    {"--out-seq-length", 1, "the same"},
     {"--ignore-eos", 0, "go on past the token that ends a text"},
     {"--termination-id", 1, "the token that ends a text instead of the model's; -1: none"},
     {"--stop-words", -1, "texts that end an answer, by their tokens, and are left out of it"},
@@ -46,6 +48,8 @@ constexpr CommandFlag kFlags[] = {
     {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"},
     {"--top-n-logprobs", 1, "with each token the N likeliest and their log-probabilities"},
     {"--output-path", 1, "also write the answers into this JSON file"},
+    {"--sample-output-file", 1, "the same"},
+    {"--genfile", 1, "the same"},
     {"--json", 0, "one JSON object a line: {\"ids\": [new tokens], \"text\", \"finish_reason\", ...}"},
     {"--inference-repeat-n", 1, "each prompt is answered once", kNoEffect},
     {"--incoming-requests-per-sec", 1, "all prompts are there at once", kNoEffect},
@@ -178,7 +182,8 @@ Sampling sampling_of(const CommandLine& line, const ModelArguments& arguments) {
 Request request_of(const CommandLine& line, const ModelArguments& arguments) {
   Request request;
   request.sampling = sampling_of(line, arguments);
-  const std::string count = either(line, "--max-new-tokens", "--num-tokens-to-generate", "64");
+  const std::string count =
+      either(line, "--max-new-tokens", "--num-tokens-to-generate", line.get("--out-seq-length", "64"));
   request.max_tokens = parse_int("generate", "--max-new-tokens", count);
   if (request.max_tokens < 1) throw UsageError("generate: --max-new-tokens needs at least 1");
   if (line.has("--termination-id")) {
@@ -395,8 +400,10 @@ int run_generate(Invocation& invocation) {
     else
       print_answer(invocation, prompts[i], answers[i], tokenizer);
   }
-  if (line.has("--output-path")) {
-    AtomicFile file(line.get("--output-path"));
+  if (const std::string path =
+          either(line, "--output-path", "--sample-output-file", line.get("--genfile", ""));
+      !path.empty()) {
+    AtomicFile file(path);
     file.write(output_file(prompts, answers, tokenizer).dump(2));
     file.write("\n");
     file.commit();

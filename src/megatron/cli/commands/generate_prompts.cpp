@@ -71,17 +71,18 @@ Prompt prompt_of_ids(const std::string& list) {
 
 std::vector<Prompt> given_prompts(const CommandLine& line) {
   int given = 0;
-  for (const char* flag : {"--prompt", "--prompt-ids", "--prompts", "--prompt-file"}) given += line.has(flag);
+  for (const char* flag : {"--prompt", "--prompt-ids", "--prompts", "--prompt-file", "--sample-input-file"})
+    given += line.has(flag);
   if (given != 1)
     throw UsageError(
         "generate: say what to go on from, by --prompt TEXT or --prompt-ids 1,2,3 (or --prompts TEXT... or "
         "--prompt-file FILE)");
   if (line.has("--prompt-ids")) return {prompt_of_ids(line.get("--prompt-ids"))};
-  if (line.has("--prompt-file")) {
+  if (line.has("--prompt-file") || line.has("--sample-input-file")) {
     const int64_t most = parse_int(
         "generate", "--prompt-file-num-truncate",
         line.get("--prompt-file-num-truncate", std::to_string(std::numeric_limits<int64_t>::max())));
-    return prompts_of_file(line.get("--prompt-file"), most);
+    return prompts_of_file(line.get("--prompt-file", line.get("--sample-input-file", "")), most);
   }
   std::vector<Prompt> prompts;
   for (const std::string& text : line.own.at(line.has("--prompt") ? "--prompt" : "--prompts")) {

@@ -14,8 +14,9 @@ namespace megatron {
 namespace {
 
 struct LaunchSettings {
-  int64_t processes = 1, restarts = 3, port = 0, nodes = 1, gpus = 0, notice = 120;
+  int64_t processes = 1, restarts = 3, port = 0, nodes = 1, node = 0, gpus = 0, notice = 120;
   double backoff = 1;
+  std::string address = "127.0.0.1";
   std::string logs, ranks, filter, time, partition, account, name = "megatron", script = "launch.sbatch";
   bool slurm = false, dry_run = false, rejoin = false;
 };
@@ -23,6 +24,10 @@ struct LaunchSettings {
 std::vector<Flag> launch_flags(LaunchSettings& settings) {
   return {
       int_flag("--nproc", "processes, on each node [1]", settings.processes, 1),
+      int_flag("--nproc-per-node", "the same, by torchrun's name", settings.processes, 1),
+      int_flag("--nnodes", "machines; on each a launcher is started [1]", settings.nodes, 1),
+      int_flag("--node-rank", "which of them this one is, from 0 [0]", settings.node),
+      text_flag("--master-addr", "HOST", "the first machine [127.0.0.1]", settings.address),
       int_flag("--max-restarts", "starts after the first [3]", settings.restarts),
       {"--backoff", "SECONDS", "pause before the first restart, then doubled [1]",
        [&](std::string_view command, const std::string& text) {
@@ -49,7 +54,8 @@ std::vector<Flag> launch_flags(LaunchSettings& settings) {
 // Flags that mean something on one of the two ways alone.
 constexpr std::string_view kSlurmFlags =
     "--nodes --gpus-per-node --time --partition --account --job-name --notice --script --dry-run";
-constexpr std::string_view kLocalFlags = "--backoff --show-ranks --show-lines --master-port --rejoin";
+constexpr std::string_view kLocalFlags =
+    "--backoff --show-ranks --show-lines --master-addr --master-port --node-rank --rejoin";
 
 // Notes which flags are given.
 std::vector<Flag> noted(std::vector<Flag> flags, std::vector<std::string>& given) {
@@ -118,6 +124,17 @@ int run_launch(Invocation& invocation) {
   if (command.empty()) throw UsageError("launch: there is nothing to start; write -- and the command");
   check_given(given, settings.slurm);
   if (settings.slurm) return submit(settings, std::move(command), invocation);
+  if (settings.nodes > 1) {
+    if (settings.port == 0)
+      throw UsageError("launch: --nnodes: machines meet at one port; give --master-port, the same on all");
+    if (settings.node >= settings.nodes)
+      throw UsageError(fmt::format("launch: --node-rank {}: there are {} machines, the last of which is {}",
+                                   settings.node, settings.nodes, settings.nodes - 1));
+    if (settings.rejoin)
+      throw UsageError("launch: --rejoin: lost processes join on one machine; leave out --nnodes");
+  } else if (settings.node > 0) {
+    throw UsageError("launch: --node-rank: there is one machine; give --nnodes");
+  }
   LaunchJob job{.processes = static_cast<int>(settings.processes),
                 .command = std::move(command),
                 .max_restarts = static_cast<int>(settings.restarts),
@@ -126,6 +143,9 @@ int run_launch(Invocation& invocation) {
                 .shown = {},
                 .filter = settings.filter,
                 .master_port = static_cast<int>(settings.port),
+                .nodes = static_cast<int>(settings.nodes),
+                .node = static_cast<int>(settings.node),
+                .master_address = settings.address,
                 .rejoin = settings.rejoin};
   for (const std::string_view rank : comma_separated(settings.ranks))
     job.shown.push_back(static_cast<int>(parse_int("launch", "--show-ranks", rank)));
