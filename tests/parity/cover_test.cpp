@@ -83,6 +83,43 @@ TEST(Covering, MuonAndALossScaleAndRatesByGroup) {
   }
 }
 
+// Every pair of settings of models without context parallelism or learned positions, which refuse them,
+// beside MTP layers that read mixed states.
+TEST(Covering, MtpLayersOfMixedStates) {
+  CoveringDesign design = layout_design();
+  const auto with_mtp = [](Config& config) {
+    config.model.mtp_num_layers = 2;
+    config.model.mtp_loss_scaling_factor = 0.3;
+    config.model.mtp_hsm = true;
+  };
+  size_t count = 0;
+  std::map<std::string, std::pair<Trained, std::vector<std::vector<int64_t>>>> references;
+  for (const DesignRow& row : design.rows(2)) {
+    DesignCase c = design_case(row);
+    if (row[kCp] != kNoCp || !c.config.parallel.pipeline_model_parallel_layout.empty() ||
+        c.one.model.position_embedding_type == PositionEmbedding::learned_absolute)
+      continue;
+    SCOPED_TRACE(design.text(row));
+    with_mtp(c.one);
+    with_mtp(c.config);
+    auto found = references.find(c.reference);
+    if (found == references.end()) {
+      auto batches = batches_for(c.one, 2);
+      Trained one = train(c.one, {}, batches);
+      found = references.emplace(c.reference, std::pair{std::move(one), std::move(batches)}).first;
+    }
+    const auto& [one, batches] = found->second;
+    const Trained many = train(c.config, c.sizes, batches);
+    for (size_t i = 0; i < one.losses.size(); ++i)
+      EXPECT_NEAR(one.losses[i], many.losses[i], kTolerance * one.losses[i]) << "step " << i;
+    std::string where;
+    EXPECT_LE(difference(one.gradients, many.gradients, &where), kTolerance) << where;
+    EXPECT_LE(difference(one.parameters, many.parameters, &where), kTolerance) << where;
+    ++count;
+  }
+  EXPECT_GT(count, 10u);
+}
+
 // Ranks that share one GPU.
 TEST(CudaParity, CoveringLayoutsOfRanksThatShareAGpu) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no usable GPU";
