@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "megatron/report/page_assets.h"
 
 namespace megatron::report {
@@ -19,13 +22,26 @@ std::string embed(const Json& json) {
   return text;
 }
 
+// Whether a column holds words: those begin on the left, wide ones take several lines.
+bool holds_words(const Table& table, size_t column) {
+  return std::any_of(table.rows.begin(), table.rows.end(), [&](const std::vector<std::string>& row) {
+    return column < row.size() && !row[column].empty() &&
+           std::isalpha(static_cast<unsigned char>(row[column][0])) != 0;
+  });
+}
+
 std::string table_html(const Table& table) {
   std::string text = "<div class=\"card wide scroll\"><table class=\"data\"><thead><tr>";
-  for (const std::string& cell : table.head) text += fmt::format("<th>{}</th>", escape_html(cell));
+  std::vector<const char*> kinds;
+  for (size_t i = 0; i < table.head.size(); ++i) {
+    kinds.push_back(holds_words(table, i) ? " class=\"words\"" : "");
+    text += fmt::format("<th{}>{}</th>", kinds[i], escape_html(table.head[i]));
+  }
   text += "</tr></thead><tbody>";
   for (const std::vector<std::string>& row : table.rows) {
     text += "<tr>";
-    for (const std::string& cell : row) text += fmt::format("<td>{}</td>", escape_html(cell));
+    for (size_t i = 0; i < row.size(); ++i)
+      text += fmt::format("<td{}>{}</td>", i < kinds.size() ? kinds[i] : "", escape_html(row[i]));
     text += "</tr>";
   }
   return text + "</tbody></table></div>\n";

@@ -334,7 +334,8 @@
       labels.forEach((label, i) => {
         const y = i * (bar + 8);
         let from = 0;
-        svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, this.svg).textContent = label;
+        const most = Math.max(2, Math.floor((left - 10) / 7));
+        svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, this.svg).textContent = label.length > most ? label.slice(0, most - 1) + "…" : label;
         parts.forEach((part, p) => {
           const value = part.values[i] || 0;
           const rect = svg("rect", { x: X(from), y, width: Math.max(0, X(from + value) - X(from) - 0.6), height: bar, rx: 2, fill: color(p) }, this.svg);
