@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 
@@ -12,6 +13,7 @@
 #include "megatron/cli/flags.h"
 #include "megatron/cli/version.h"
 #include "megatron/comm/launch.h"
+#include "megatron/device/gpu_info.h"
 #include "megatron/device/runtime.h"
 
 namespace megatron {
@@ -21,14 +23,15 @@ using Clock = std::chrono::steady_clock;
 
 struct CommSettings {
   int64_t ranks = 2, repeat = 9;
-  std::string database, sizes = "4,64,1024,16384", comm = "auto";
+  std::string database, sizes = "4,64,1024,16384", comm = "auto", device = "auto";
   bool json = false;
 };
 
 std::vector<Flag> comm_flags(CommSettings& s) {
   return {
       int_flag("--ranks", "ranks, threads of this process (2)", s.ranks, 2),
-      text_flag("--comm", "auto|threads|mpi|tcp", "how they are connected (auto)", s.comm),
+      text_flag("--comm", "auto|threads|mpi|tcp|nccl", "how they are connected (auto)", s.comm),
+      text_flag("--device", "auto|cpu|cuda", "where they compute (auto: GPUs that are there)", s.device),
       text_flag("--sizes", "LIST", "KiB of the whole tensor (4,64,1024,16384)", s.sizes),
       int_flag("--repeat", "measurements of each (9)", s.repeat, 3),
       text_flag("--database", "FILE", "JSON lines that take the times", s.database),
@@ -70,7 +73,7 @@ constexpr Collective kCollectives[] = {
      }},
 };
 
-// A GEMM and an all-reduce, each alone and both at once. What is hidden is the share of the shorter one that
+// A GEMM and a transfer, each alone and both at once. What is hidden is the share of the shorter one that
 // costs no time beside the longer one.
 struct Interference {
   double gemm_us = 0, comm_us = 0, both_us = 0;
@@ -92,53 +95,119 @@ double median_us(int64_t repeat, const ProcessGroup& world, const std::function<
   return us[us.size() / 2];
 }
 
+// The GEMM of which transfers are measured beside; on a GPU it takes half a millisecond or more.
+struct TimedGemm {
+  explicit TimedGemm(RankContext& ctx)
+      : side(ctx.device.is_cuda() ? 8192 : 512),
+        dtype(ctx.device.is_cuda() ? DType::BF16 : DType::F32),
+        a(ctx.full({side, side}, dtype, 0.5)),
+        b(ctx.full({side, side}, dtype, 0.25)),
+        c(ctx.full({side, side}, dtype, 0)) {}
+  void launch(RankContext& ctx) const { ctx.kernels->gemm(ctx.kernel_context(), {.a = a, .b = b, .c = c}); }
+
+  int64_t side;
+  DType dtype;
+  Tensor a, b, c;
+};
+
 Interference measure_interference(RankContext& ctx, const ProcessGroup& world, int64_t repeat) {
-  constexpr int64_t side = 512, numel = int64_t{1} << 20;
-  const Tensor a = ctx.full({side, side}, DType::F32, 0.5), b = ctx.full({side, side}, DType::F32, 0.25),
-               c = ctx.full({side, side}, DType::F32, 0), sum = ctx.full({numel}, DType::F32, 0);
-  const auto gemm = [&] {
-    ctx.kernels->gemm(ctx.kernel_context(), {.a = a, .b = b, .c = c});
-    ctx.stream.synchronize();
-  };
+  const int64_t numel = int64_t{1} << (ctx.device.is_cuda() ? 24 : 20);
+  const Tensor sum = ctx.full({numel}, DType::F32, 0);
+  const TimedGemm gemm(ctx);
   Interference result;
-  result.gemm_us = median_us(repeat, world, gemm);
-  result.comm_us = median_us(repeat, world, [&] { world.all_reduce(sum).wait(); });
+  result.gemm_us = median_us(repeat, world, [&] {
+    gemm.launch(ctx);
+    ctx.stream.synchronize();
+  });
+  result.comm_us = median_us(repeat, world, [&] {
+    world.all_reduce(sum).wait();
+    ctx.stream.synchronize();
+  });
   result.both_us = median_us(repeat, world, [&] {
     auto pending = world.all_reduce(sum);
-    gemm();
+    gemm.launch(ctx);
     pending.wait();
+    ctx.stream.synchronize();
   });
   return result;
 }
 
-// GB/s of copies from pageable host memory to a device and back; on the host itself, of its own copies.
+// Host memory that the device copies to and from by itself.
+class PinnedBytes {
+ public:
+  PinnedBytes(std::shared_ptr<DeviceRuntime> runtime, size_t bytes)
+      : runtime_(std::move(runtime)), bytes_(bytes), data_(runtime_->acquire_host_memory(bytes)) {}
+  PinnedBytes(const PinnedBytes&) = delete;
+  PinnedBytes& operator=(const PinnedBytes&) = delete;
+  ~PinnedBytes() { runtime_->release_host_memory(data_, bytes_); }
+  void* data() const { return data_; }
+
+ private:
+  std::shared_ptr<DeviceRuntime> runtime_;
+  size_t bytes_;
+  void* data_;
+};
+
+// A GEMM beside a copy to pinned memory on a stream of its own, as offloading does it.
+Interference measure_copy_interference(RankContext& ctx, int64_t repeat) {
+  const ProcessGroup alone = ProcessGroup::self();
+  const size_t bytes = size_t{1} << (ctx.device.is_cuda() ? 26 : 22);
+  const Tensor source = ctx.full({static_cast<int64_t>(bytes / 4)}, DType::F32, 1);
+  const PinnedBytes pinned(ctx.runtime, bytes);
+  const Stream copies(ctx.runtime);
+  const TimedGemm gemm(ctx);
+  const auto copy = [&] {
+    ctx.runtime->copy_to_host_async(pinned.data(), source.raw(), bytes, copies.native());
+  };
+  ctx.stream.synchronize();
+  Interference result;
+  result.gemm_us = median_us(repeat, alone, [&] {
+    gemm.launch(ctx);
+    ctx.stream.synchronize();
+  });
+  result.comm_us = median_us(repeat, alone, [&] {
+    copy();
+    copies.synchronize();
+  });
+  result.both_us = median_us(repeat, alone, [&] {
+    copy();
+    gemm.launch(ctx);
+    ctx.stream.synchronize();
+    copies.synchronize();
+  });
+  return result;
+}
+
+// GB/s of copies between a device and host memory, pageable and pinned; on the host itself, of its own
+// copies.
 struct CopyRates {
   int64_t bytes = 0;
-  double to_device = 0, to_host = 0;
+  double to_device = 0, to_host = 0, pinned_to_device = 0, pinned_to_host = 0;
 };
 
 std::vector<CopyRates> measure_copies(RankContext& ctx, const std::vector<int64_t>& sizes, int64_t repeat) {
+  const ProcessGroup alone = ProcessGroup::self();
   std::vector<CopyRates> rates;
-  for (const int64_t bytes : sizes) {
-    const std::vector<float> host(static_cast<size_t>(std::max<int64_t>(1, bytes / 4)), 1.0F);
-    const auto count = static_cast<int64_t>(host.size());
-    std::vector<double> there, back;
-    for (int64_t i = 0; i <= repeat; ++i) {
-      ctx.stream.synchronize();
-      const auto begin = Clock::now();
-      const Tensor tensor = ctx.from_vector(host, {count});
-      ctx.stream.synchronize();
-      const auto middle = Clock::now();
-      const std::vector<float> copy = ctx.to_vector<float>(tensor);
-      const auto end = Clock::now();
-      if (i == 0) continue;  // the first one allocates
-      there.push_back(std::chrono::duration<double>(middle - begin).count());
-      back.push_back(std::chrono::duration<double>(end - middle).count());
-    }
-    std::sort(there.begin(), there.end());
-    std::sort(back.begin(), back.end());
-    const double size = 4.0 * static_cast<double>(count);
-    rates.push_back({bytes, 1e-9 * size / there[there.size() / 2], 1e-9 * size / back[back.size() / 2]});
+  for (const int64_t size : sizes) {
+    const int64_t count = std::max<int64_t>(1, size / 4);
+    const auto bytes = static_cast<size_t>(4 * count);
+    std::vector<float> host(static_cast<size_t>(count), 1.0F);
+    const Tensor tensor = ctx.full({count}, DType::F32, 0);
+    const PinnedBytes pinned(ctx.runtime, bytes);
+    std::memset(pinned.data(), 0, bytes);
+    ctx.stream.synchronize();
+    const auto rate = [&](const auto& copy) {
+      return 1e-3 * static_cast<double>(bytes) / median_us(repeat, alone, [&] {
+               copy();
+               ctx.stream.synchronize();
+             });
+    };
+    void* stream = ctx.stream.native();
+    DeviceRuntime& runtime = *ctx.runtime;
+    rates.push_back({size, rate([&] { runtime.copy_from_host(tensor.raw(), host.data(), bytes, stream); }),
+                     rate([&] { runtime.copy_to_host(host.data(), tensor.raw(), bytes, stream); }),
+                     rate([&] { runtime.copy_from_host_async(tensor.raw(), pinned.data(), bytes, stream); }),
+                     rate([&] { runtime.copy_to_host_async(pinned.data(), tensor.raw(), bytes, stream); })});
   }
   return rates;
 }
@@ -188,15 +257,29 @@ int run_autotune_profile_comm(Invocation& invocation) {
   }
   if (s.ranks > 256)
     throw UsageError(fmt::format("autotune profile-comm: --ranks needs 2 to 256 (got {})", s.ranks));
+  if (s.device != "auto" && s.device != "cpu" && s.device != "cuda")
+    throw UsageError(
+        fmt::format("autotune profile-comm: --device takes auto, cpu or cuda (got {})", s.device));
+  const int gpus = s.device == "cpu" ? 0 : cuda_device_count();
+  if (s.device == "cuda" && gpus == 0)
+    throw ConfigError("autotune profile-comm: --device cuda: no usable GPU is there; leave it out");
+  const auto device_of = [&](int rank) {
+    return gpus > 0 ? Device{DeviceType::Cuda, static_cast<int8_t>(rank % gpus)} : kCpu;
+  };
   autotune::OpDatabase database;
   Interference interference;
   Launch launch({.ranks = static_cast<int>(s.ranks),
                  .comm = connection_from_name(s.comm),
+                 .cuda = gpus > 0,
                  .heartbeat = {},
                  .place = find_place([](const char* name) { return std::getenv(name); })});
-  const std::string how = launch.how();
+  const bool shared = gpus > 0 && launch.world_size() > gpus;
+  const std::string how =
+      shared ? fmt::format("{} ranks on {}, which move memory themselves", launch.world_size(),
+                           gpus == 1 ? "one GPU" : fmt::format("{} GPUs", gpus))
+             : launch.how();
   launch.run([&](int rank, const ProcessGroup& world) {
-    RankContext ctx(kCpu, 1, rank);
+    RankContext ctx(device_of(rank), 1, rank);
     world.attach(ctx);
     for (const Collective& one : kCollectives)
       for (const int64_t bytes : sizes) {
@@ -204,10 +287,12 @@ int run_autotune_profile_comm(Invocation& invocation) {
         const Tensor a = ctx.full({numel}, DType::F32, 1), b = ctx.full({numel}, DType::F32, 0);
         const int64_t calls = std::clamp<int64_t>((int64_t{1} << 24) / bytes, 1, 50);
         one.run(world, a, b);
+        ctx.stream.synchronize();
         for (int64_t i = 0; i < s.repeat; ++i) {
           world.barrier();
           const auto begin = Clock::now();
           for (int64_t call = 0; call < calls; ++call) one.run(world, a, b);
+          ctx.stream.synchronize();
           const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() /
                             static_cast<double>(calls);
           if (rank == 0)
@@ -220,8 +305,9 @@ int run_autotune_profile_comm(Invocation& invocation) {
     if (rank == 0) interference = own;
     world.detach();
   });
-  RankContext device(cuda_device_count() > 0 ? Device{DeviceType::Cuda, 0} : kCpu, 1, 0);
+  RankContext device(device_of(0), 1, 0);
   const std::vector<CopyRates> copies = measure_copies(device, sizes, s.repeat);
+  const Interference beside_copy = measure_copy_interference(device, s.repeat);
   Json document = Json::object();
   document["connection"] = how;
   Json& list = document["collectives"] = Json::array();
@@ -259,25 +345,38 @@ int run_autotune_profile_comm(Invocation& invocation) {
     row["bytes"] = one.bytes;
     row["to_device_gb_per_s"] = one.to_device;
     row["to_host_gb_per_s"] = one.to_host;
+    row["pinned_to_device_gb_per_s"] = one.pinned_to_device;
+    row["pinned_to_host_gb_per_s"] = one.pinned_to_host;
     rates.push_back(std::move(row));
-    if (!s.json)
-      fmt::print(invocation.out, "{:<16}{:>12}{:>14.3f} GB/s to the {}{:>10.3f} GB/s back\n", "copy",
-                 one.bytes / 1024, one.to_device, where, one.to_host);
   }
-  Json& both = document["interference"] = Json::object();
-  both["gemm_us"] = interference.gemm_us;
-  both["all_reduce_us"] = interference.comm_us;
-  both["both_us"] = interference.both_us;
-  both["hidden"] = interference.hidden();
-  if (!s.json)
-    fmt::print(invocation.out,
-               "a GEMM of {:.0f} us and an all-reduce of {:.0f} us take {:.0f} us at once: {:.0f} % hidden\n",
-               interference.gemm_us, interference.comm_us, interference.both_us, 100 * interference.hidden());
+  if (!s.json) {
+    fmt::print(invocation.out, "\ncopies, GB/s{:>16}{:>12}{:>12}{:>12}{:>12}\n", "KiB",
+               fmt::format("to the {}", where), "back", "pinned to", "back");
+    for (const CopyRates& one : copies)
+      fmt::print(invocation.out, "{:>28}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.3f}\n", one.bytes / 1024,
+                 one.to_device, one.to_host, one.pinned_to_device, one.pinned_to_host);
+    fmt::print(invocation.out, "\n");
+  }
+  const auto tell = [&](const char* key, const char* what, const Interference& one) {
+    Json& both = document[key] = Json::object();
+    both["gemm_us"] = one.gemm_us;
+    both[key == std::string_view("interference") ? "all_reduce_us" : "copy_us"] = one.comm_us;
+    both["both_us"] = one.both_us;
+    both["hidden"] = one.hidden();
+    if (!s.json)
+      fmt::print(invocation.out,
+                 "a GEMM of {:.0f} us and {} of {:.0f} us take {:.0f} us at once: {:.0f} % hidden\n",
+                 one.gemm_us, what, one.comm_us, one.both_us, 100 * one.hidden());
+  };
+  tell("interference", "an all-reduce", interference);
+  if (shared && !s.json)
+    fmt::print(invocation.out, "  of ranks that share a GPU, whose GEMMs wait for each other\n");
+  tell("copy_interference", "a copy to the host", beside_copy);
   if (!s.database.empty()) {
     autotune::OpDatabase all;
     if (std::filesystem::exists(s.database))
       all = autotune::OpDatabase::parse(read_text_file(s.database), s.database);
-    if (all.device.empty()) all.device = "CPU";
+    if (all.device.empty()) all.device = gpus > 0 ? gpu_name(0) : "CPU";
     all.library = std::string(build_info().version);
     all.merge(database);
     write_file_atomically(s.database, all.text());
