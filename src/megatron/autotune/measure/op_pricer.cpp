@@ -136,18 +136,25 @@ std::array<double, 3> fit_factors(const std::vector<std::array<double, 3>>& rows
   return best;
 }
 
-// One, and the share of each class but memory in the time of a step.
-std::array<double, 5> shares_of(const std::vector<StepOp>& ops, const std::vector<double>& us) {
-  std::array<double, 5> shares = {};
+// One, and how fast a step computes by each class, against what a GPU sustains. Power goes with that: an op
+// of fp8 draws about half for an operation.
+std::array<double, 5> rates_of(const std::vector<StepOp>& ops, const std::vector<double>& us) {
+  std::array<double, 5> rates = {};
   double sum = 0;
   for (size_t i = 0; i < ops.size(); ++i) {
-    const double time = ops[i].count * us[i];
-    sum += time;
-    if (slows_with_clock(ops[i].kind)) shares[1 + static_cast<size_t>(ops[i].kind)] += time;
+    const StepOp& op = ops[i];
+    sum += op.count * us[i];
+    if (!slows_with_clock(op.kind)) continue;
+    const auto& s = op.sizes;
+    const double flops = op.kind == OpClass::attention      ? s[0] * s[1] * s[2]
+                         : op.kind == OpClass::grouped_gemm ? 2 * s[1] * s[2] * s[3]
+                                                            : 2 * s[0] * s[1] * s[2];
+    const double energy = op.family.find("fp8") != std::string::npos ? 0.5 : 1;
+    rates[1 + static_cast<size_t>(op.kind)] += op.count * energy * flops / 700e6;
   }
-  for (double& share : shares) share /= std::max(1e-9, sum);
-  shares[0] = 1;
-  return shares;
+  for (double& rate : rates) rate /= std::max(1e-9, sum);
+  rates[0] = 1;
+  return rates;
 }
 
 std::vector<double> measured_us(const MeasuredStep& step) {
@@ -242,7 +249,7 @@ void OpPricer::fit(size_t left_out) {
   for (size_t s = 0; s < steps; ++s) {
     if (s == left_out) continue;
     const MeasuredStep& step = database_.steps[s];
-    const std::array<double, 5> x = shares_of(step.ops, measured_us(step));
+    const std::array<double, 5> x = rates_of(step.ops, measured_us(step));
     for (size_t i = 0; i < 5; ++i) {
       for (size_t j = 0; j < 5; ++j) a[i][j] += x[i] * x[j];
       b[i] += x[i] * clocks[s];
@@ -252,12 +259,12 @@ void OpPricer::fit(size_t left_out) {
     if (step.host_us > 0) host_us_ = std::min(host_us_, step.host_us / std::max(1.0, ops));
   }
   if (!std::isfinite(host_us_)) host_us_ = 0;
-  for (size_t i = 1; i < 5; ++i) a[i][i] += 0.001 * static_cast<double>(steps);
+  for (size_t i = 1; i < 5; ++i) a[i][i] += 0.0002 * static_cast<double>(steps);
   clock_ = solve(a, b, 5).value_or(std::array<double, 5>{});
 }
 
 double OpPricer::clock_of(const std::vector<StepOp>& ops, const std::vector<double>& us) const {
-  const std::array<double, 5> x = shares_of(ops, us);
+  const std::array<double, 5> x = rates_of(ops, us);
   double clock = 0;
   for (size_t i = 0; i < 5; ++i) clock += clock_[i] * x[i];
   return std::clamp(clock, -0.2, 0.2);

@@ -20,7 +20,7 @@ struct StepPrice {
 // Prices ops by a database. Within a family the time is a · work + b · bytes + c, times what the nearest
 // measured sizes deviate from that. Work of a GEMM counts tiles that a wave leaves idle. A GPU at its power
 // limit lowers its clock by the mix of what it runs: each measured step has a clock, which its arithmetic
-// ops have in common, and a linear model of the shares of GEMMs and attention tells that of other steps.
+// ops have in common, and a linear model of how fast GEMMs and attention compute tells that of other steps.
 class OpPricer {
  public:
   explicit OpPricer(StepDatabase database, int sms = 132);
@@ -59,7 +59,7 @@ class OpPricer {
   StepDatabase database_;
   int sms_;
   std::map<std::string, Family> families_;
-  std::array<double, 5> clock_ = {};  // of one, and of the shares of each class but memory
+  std::array<double, 5> clock_ = {};  // of one, and of the rate of each class but memory
   double host_us_ = 0;                // of one op
 };
 
