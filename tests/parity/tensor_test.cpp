@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "parity/cases.h"
+#include "support/temp_dir.h"
 
 // Tensor parallelism beyond the plain split: fewer KV heads than ranks, communication beside GEMMs.
 namespace megatron::testing {
@@ -47,10 +50,32 @@ void overlap_others(Config& config) {
   config.parallel.tp_comm_overlap_ag = config.parallel.tp_comm_bulk_dgrad = false;
 }
 
+// A file that gives each of four linears another way.
+void overlap_by_file(Config& config) {
+  static const TempDir folder;
+  static const std::string path = [] {
+    std::ofstream(folder / "overlap.yaml") << "qkv_fprop: {method: ring_exchange, aggregate: 1}\n"
+                                              "qkv_dgrad: {method: pipeline, num_splits: 2, num_sm: 4}\n"
+                                              "qkv_wgrad: {method: none}\n"
+                                              "proj_fprop: {method: pipeline, num_splits: 3}\n"
+                                              "proj_dgrad: {method: ring_exchange, aggregate: true}\n"
+                                              "fc1_fprop: {method: none}\n"
+                                              "fc1_dgrad: {method: bulk, num_sm: 2, set_sm_margin: 0}\n"
+                                              "fc1_wgrad: {method: bulk, num_sm: 8}\n"
+                                              "fc2_fprop: {method: ring_exchange}\n"
+                                              "fc2_dgrad: {method: none}\n";
+    return folder / "overlap.yaml";
+  }();
+  config.parallel.tp_comm_overlap = true;
+  config.parallel.tp_comm_overlap_cfg = path;
+}
+
 const Layout kOverlaps[] = {
     {.name = "tp2", .tp = 2, .sp = true, .change = overlap},
     {.name = "tp4", .tp = 4, .sp = true, .change = overlap},
     {.name = "tp4_gradients", .tp = 4, .sp = true, .change = overlap_gradients},
+    {.name = "tp2_file", .tp = 2, .sp = true, .change = overlap_by_file},
+    {.name = "tp4_file", .tp = 4, .sp = true, .change = overlap_by_file},
     {.name = "tp2_some", .tp = 2, .sp = true, .change = overlap_some},
     {.name = "tp2_others", .tp = 2, .sp = true, .change = overlap_others},
     {.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .sp = true, .change = overlap},

@@ -6,6 +6,28 @@
 #include "megatron/models/pipeline_setup.h"
 
 namespace megatron {
+
+TensorOverlap layer_overlap(TensorOverlap base, const TpOverlapFile::Linear& file, bool gathers_input) {
+  using enum TpOverlapFile::Method;
+  const auto set = [](bool& flag, const TpOverlapFile::Gemm& gemm, TpOverlapFile::Method method) {
+    if (gemm.method != unset) flag = gemm.method == method;
+  };
+  const TpOverlapFile::Gemm &gather = gathers_input ? file.fprop : file.dgrad,
+                            &scatter = gathers_input ? file.dgrad : file.fprop;
+  set(base.gather, gather, ring_exchange);
+  base.aggregate = gather.aggregate;
+  base.splits = scatter.method == pipeline ? scatter.splits : 0;
+  if (gathers_input) {
+    if (file.dgrad.method == bulk || file.dgrad.method == none)
+      base.gather_under_data = file.dgrad.method == bulk;
+    set(base.reduce_under_weight, file.wgrad, bulk);
+  }
+  if (scatter.method != unset)
+    (gathers_input ? base.scatter_data : base.scatter) =
+        scatter.method == ring_exchange || scatter.method == pipeline;
+  return base;
+}
+
 namespace {
 
 TensorParallel tensor_parallel(const Config& config, const ParallelContext& parallel) {
@@ -16,9 +38,16 @@ TensorParallel tensor_parallel(const Config& config, const ParallelContext& para
                 .scatter = p.tp_comm_overlap_rs,
                 .scatter_data = p.tp_comm_overlap_rs_dgrad,
                 .gather_under_data = p.tp_comm_bulk_dgrad,
-                .reduce_under_weight = p.tp_comm_bulk_wgrad,
-                .qkv = !p.tp_comm_overlap_disable_qkv,
-                .fc1 = !p.tp_comm_overlap_disable_fc1};
+                .reduce_under_weight = p.tp_comm_bulk_wgrad};
+  const TpOverlapFile file = tp.overlap.on && !p.tp_comm_overlap_cfg.empty()
+                                 ? TpOverlapFile::read(p.tp_comm_overlap_cfg)
+                                 : TpOverlapFile();
+  tp.layer_overlaps = {.qkv = layer_overlap(tp.overlap, file.qkv, true),
+                       .proj = layer_overlap(tp.overlap, file.proj, false),
+                       .fc1 = layer_overlap(tp.overlap, file.fc1, true),
+                       .fc2 = layer_overlap(tp.overlap, file.fc2, false)};
+  if (p.tp_comm_overlap_disable_qkv) tp.layer_overlaps.qkv.on = false;
+  if (p.tp_comm_overlap_disable_fc1) tp.layer_overlaps.fc1.on = false;
   if (const UnequalReplicas* unequal = parallel.unequal()) tp.replica_sizes = unequal->tp_sizes;
   int groups = static_cast<int>(config.model.num_query_groups);
   if (groups > 0 && tp.size() > groups && !tp.unequal() && !config.model.multi_latent_attention)

@@ -125,6 +125,7 @@ VisionTower::VisionTower(const VisionConfig& config, const ModelParallel& parall
   split.tensor = parallel.tensor;
   split.tensor.sequence_parallel = false;  // patches need not divide
   split.tensor.overlap = {};
+  split.tensor.layer_overlaps = {};
   split.tensor.key_group = ProcessGroup::self("tp-keys");  // every head has keys of its own
   for (int64_t i = 0; i < own_.num_layers; ++i)
     layers_.push_back(std::make_unique<TransformerLayer>("vision_model.decoder.layers." + std::to_string(i),

@@ -23,7 +23,7 @@ LinearOptions qkv_options(const ModelConfig& config, const TensorParallel& tp, c
                         .bias = config.add_bias_linear || config.add_qkv_bias,
                         .parts = {},
                         .units = groups.units,
-                        .overlap = tp.overlap.qkv};
+                        .overlap = tp.layer_overlaps.qkv};
   if (groups.split_groups)
     options.split = [groups, sections = config.attention_output_gate ? 2 : 1](const Shape& shape) {
       return groups.split(shape, sections);
@@ -31,10 +31,12 @@ LinearOptions qkv_options(const ModelConfig& config, const TensorParallel& tp, c
   return options;
 }
 
-LinearOptions projection_options(const ModelConfig& config, const HeadGroups& groups) {
+LinearOptions projection_options(const ModelConfig& config, const TensorParallel& tp,
+                                 const HeadGroups& groups) {
   return {.initializer = output_initializer(config),
           .bias = config.add_attention_output_bias.value_or(config.add_bias_linear),
-          .units = groups.units};
+          .units = groups.units,
+          .overlap = tp.layer_overlaps.proj};
 }
 
 // Where ranks of equal replicas share a query group, or have several.
@@ -75,7 +77,7 @@ SelfAttention::SelfAttention(const std::string& name, int64_t layer, const Model
            ((gated_ ? 2 : 1) * config.num_attention_heads + 2 * query_groups(config)) * head_dim_,
            parallel.tensor, qkv_options(config, parallel.tensor, groups_of_ranks_)),
       projection_(name + ".linear_proj", config.num_attention_heads * head_dim_, config.hidden_size,
-                  parallel.tensor, projection_options(config, groups_of_ranks_)) {
+                  parallel.tensor, projection_options(config, parallel.tensor, groups_of_ranks_)) {
   require(tp_.unequal() || groups_ * tp_.size() == query_groups(config) * key_group_.size(),
           "attention: {} query groups cannot be split over {} ranks, {} to a group", query_groups(config),
           parallel.tensor.size(), key_group_.size());

@@ -12,13 +12,17 @@ Weight get(RankContext& ctx, const std::unique_ptr<Parameter>& parameter) {
   return parameter ? parameter->get(ctx) : Weight{};
 }
 
+TensorParallel with_overlap(TensorParallel tp, const LinearOptions& options) {
+  if (options.overlap) tp.overlap = *options.overlap;
+  return tp;
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, int64_t in, int64_t out,
                                            const TensorParallel& tp, const LinearOptions& options)
-    : tp_(tp),
-      route_(tp.size() > 1 && (!tp.sequence_parallel || (tp.overlap.on && options.overlap)) ? column_route(tp)
-                                                                                            : nullptr),
+    : tp_(with_overlap(tp, options)),
+      route_(tp.size() > 1 && (!tp.sequence_parallel || tp_.overlap.on) ? column_route(tp_) : nullptr),
       weight_(name + ".weight",
               options.split ? options.split({out, in})
                             : tp.split(name, {out, in}, 0, options.units, options.parts),
@@ -64,8 +68,8 @@ void ColumnParallelLinear::visit(const ParameterVisitor& visitor) {
 
 RowParallelLinear::RowParallelLinear(const std::string& name, int64_t in, int64_t out,
                                      const TensorParallel& tp, const LinearOptions& options)
-    : tp_(tp),
-      route_(tp.splits_tokens() && tp.overlap.on && options.overlap ? row_route(tp) : nullptr),
+    : tp_(with_overlap(tp, options)),
+      route_(tp.splits_tokens() && tp_.overlap.on ? row_route(tp_) : nullptr),
       weight_(name + ".weight", tp.split(name, {out, in}, 1, options.units), options.initializer) {
   weight_.quantizable = options.quantizable;
   if (!options.bias) return;

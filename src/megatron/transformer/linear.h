@@ -13,7 +13,7 @@ struct LinearOptions {
   int64_t units = 0;                // of which a rank has whole ones, such as query groups; 0: any
   std::function<SplitShard(const Shape&)> split = {};  // of the output, in place of parts and units
   bool quantizable = true;                             // nothing but the linear reads its weight
-  bool overlap = true;  // may run beside its communication, where the layout asks for that
+  std::optional<TensorOverlap> overlap = {};           // none: as all layers have it
 };
 
 // The output is split over the TP group: each rank has out/tp rows of the weight [out, in].

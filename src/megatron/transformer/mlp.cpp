@@ -32,14 +32,15 @@ namespace {
 LinearOptions fc1_options(const ModelConfig& config, const TensorParallel& tp) {
   LinearOptions options{.initializer = input_initializer(config),
                         .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
-  options.overlap = tp.overlap.fc1;
+  options.overlap = tp.layer_overlaps.fc1;
   if (config.gated_linear_unit) options.parts = {config.ffn_hidden_size, config.ffn_hidden_size};
   return options;
 }
 
-LinearOptions fc2_options(const ModelConfig& config) {
+LinearOptions fc2_options(const ModelConfig& config, const TensorParallel& tp) {
   return {.initializer = output_initializer(config),
-          .bias = config.add_mlp_bias.value_or(config.add_bias_linear)};
+          .bias = config.add_mlp_bias.value_or(config.add_bias_linear),
+          .overlap = tp.layer_overlaps.fc2};
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ Mlp::Mlp(const std::string& name, const ModelConfig& config, const TensorParalle
                   .gated = config.gated_linear_unit},
       fc1_(name + ".linear_fc1", config.hidden_size, config.ffn_hidden_size * activation_.inputs(), tp,
            fc1_options(config, tp)),
-      fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config)) {}
+      fc2_(name + ".linear_fc2", config.ffn_hidden_size, config.hidden_size, tp, fc2_options(config, tp)) {}
 
 Tensor Mlp::forward(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
   return fc2_.forward_activated(ctx, activation_, !recompute_activation_,

@@ -60,7 +60,9 @@ std::shared_ptr<const ops::LinearRoute> route_of(const Combination& c, const Pro
                               .scatter = blocks,
                               .scatter_data = blocks,
                               .gather_under_data = !blocks,
-                              .reduce_under_weight = !blocks};
+                              .reduce_under_weight = !blocks,
+                              .aggregate = blocks && c.keeps,
+                              .splits = blocks && c.defers ? 2 : 0};
   const TensorParallel tp{world, c.rows != Rows::whole, overlap};
   return c.rows == Rows::local || c.grouped() ? nullptr : c.sums() ? row_route(tp) : column_route(tp);
 }

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "megatron/config/resolve/inactive_slots.h"
+#include "megatron/config/resolve/tp_overlap_file.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -254,6 +255,16 @@ void tp_overlap_needs_sequence_parallel(ConfigBuilder& builder) {
         builder.config.parallel.tensor_model_parallel_size > 1 ? "add --sequence-parallel" : "leave it out");
 }
 
+void overlap_of_linears(ConfigBuilder& builder) {
+  const ParallelConfig& p = builder.config.parallel;
+  if (!p.tp_comm_overlap || p.tp_comm_overlap_cfg.empty()) return;
+  try {
+    for (const std::string& note : TpOverlapFile::read(p.tp_comm_overlap_cfg).notes) builder.note(note);
+  } catch (const Error& error) {
+    builder.reject("model.tp_comm_overlap_cfg", error.what(), "mend the file, or leave it out");
+  }
+}
+
 // Replicas beyond stages: the stages of dense layers and of experts are the same ranks only where both have
 // as many replicas.
 void replicas_of_stages(ConfigBuilder& builder) {
@@ -316,6 +327,8 @@ constexpr Rule kParallelRules[] = {
      "the expert-parallel size divides the experts", experts_divide_by_ep},
     {"tp_overlap_needs_sequence_parallel", "model.tp_comm_overlap model.sequence_parallel",
      "tensor-parallel overlap needs sequence parallelism", tp_overlap_needs_sequence_parallel},
+    {"overlap_of_linears", "model.tp_comm_overlap_cfg", "the file of overlaps names GEMMs and methods",
+     overlap_of_linears},
 };
 
 }  // namespace

@@ -1,20 +1,21 @@
 #include "megatron/parallel/tensor/linear_route.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace megatron {
 namespace {
 
 // A rank and its neighbours in a ring of ranks.
 struct Ring {
   explicit Ring(const ProcessGroup& group)
-      : group(group),
-        size(group.size()),
-        rank(group.rank()),
-        next((rank + 1) % size),
-        before((rank + size - 1) % size) {}
+      : group(group), size(group.size()), rank(group.rank()), next((rank + 1) % size), before(back(1)) {}
   int back(int steps) const { return (rank - steps + 2 * size) % size; }
-  Work pass(const Tensor& out, const Tensor& in) const {
+  Work pass(const Tensor& out, const Tensor& in) const { return exchange(out, next, in, before); }
+  Work exchange(const Tensor& out, int to, const Tensor& in, int from) const {
     using enum Message::Direction;
-    return group.batch_send_recv({{Send, out, next}, {Recv, in, before}});
+    return group.batch_send_recv({{Send, out, to}, {Recv, in, from}});
   }
 
   const ProcessGroup& group;
@@ -32,33 +33,64 @@ Tensor gathered(RankContext& ctx, const Tensor& own, const ProcessGroup& group, 
   return whole;
 }
 
-// All ranks' blocks of rows in turn; f(rank, block) runs for each while the next one is on its way.
+// All ranks' blocks of rows in turn; f(begin, rows) runs for each while the next one is on its way. `width`
+// blocks go together: neighbours exchange theirs first, and then every rank passes on as many.
 template <class F>
-Tensor gather_while(RankContext& ctx, const Tensor& own, const ProcessGroup& group, F&& f) {
+Tensor gather_while(RankContext& ctx, const Tensor& own, const ProcessGroup& group, bool aggregate, F&& f) {
   Ring ring(group);
+  const int width = aggregate && ring.size % 2 == 0 ? 2 : 1, turns = ring.size / width;
+  const int64_t rows = own.size(0) * width;
   Tensor whole = ctx.empty({own.size(0) * ring.size, own.size(1)}, own.dtype());
   ctx.kernels->copy(ctx.kernel_context(), {own, block_of(whole, ring.rank, ring.size)});
-  for (int step = 0; step < ring.size; ++step) {
-    int owner = ring.back(step);
+  if (width == 2) {
+    const int other = ring.rank ^ 1;
+    ring.exchange(block_of(whole, ring.rank, ring.size), other, block_of(whole, other, ring.size), other)
+        .wait();
+  }
+  const auto part = [&](int step) { return (ring.rank / width - step + 2 * turns) % turns; };
+  for (int step = 0; step < turns; ++step) {
+    const Tensor held = block_of(whole, part(step), turns);
     Work work;
-    if (step + 1 < ring.size)
-      work = ring.pass(block_of(whole, owner, ring.size), block_of(whole, ring.back(step + 1), ring.size));
-    f(owner, block_of(whole, owner, ring.size));
+    if (step + 1 < turns)
+      work = ring.exchange(held, (ring.rank + width) % ring.size, block_of(whole, part(step + 1), turns),
+                           ring.back(width));
+    f(part(step) * rows, held);
     work.wait();
   }
   return whole;
 }
 
-// The sum over ranks of what f(block's rank, out) writes, for this rank's block; each is computed while the
-// sum of the ranks before is on its way.
+// The sum over ranks of what f(begin, out) writes of all rows, for this rank's block; parts of every rank's
+// block are computed while the sums of the parts before are on their way.
 template <class F>
-Tensor scatter_while(RankContext& ctx, const Shape& block, DType dtype, const ProcessGroup& group, F&& f) {
-  Ring ring(group);
+Tensor scatter_in_parts(RankContext& ctx, const Shape& block, DType dtype, const ProcessGroup& group,
+                        int splits, F&& f) {
+  Tensor sum = ctx.empty(block, dtype);
+  std::vector<std::pair<Tensor, Work>> sent;
+  for (int64_t part = 0; part < splits; ++part) {
+    const int64_t begin = block[0] * part / splits, end = block[0] * (part + 1) / splits;
+    if (begin == end) continue;
+    Tensor terms = ctx.empty({(end - begin) * group.size(), block[1]}, dtype);
+    for (int rank = 0; rank < group.size(); ++rank)
+      f(rank * block[0] + begin, block_of(terms, rank, group.size()));
+    Work work = group.reduce_scatter(terms, sum.slice(0, begin, end));
+    sent.emplace_back(std::move(terms), std::move(work));
+  }
+  for (auto& [terms, work] : sent) work.wait();
+  return sum;
+}
+
+// The sum over ranks of what f(begin, out) writes of all rows, for this rank's block; each is computed while
+// the sum of the ranks before is on its way.
+template <class F>
+Tensor scatter_while(RankContext& ctx, const Shape& block, DType dtype, const TensorParallel& tp, F&& f) {
+  if (tp.overlap.splits > 0) return scatter_in_parts(ctx, block, dtype, tp.group, tp.overlap.splits, f);
+  Ring ring(tp.group);
   Tensor sum, arriving;
   Work work;
   for (int step = 0; step < ring.size; ++step) {
     Tensor part = ctx.empty(block, dtype);
-    f(ring.back(step + 1), part);
+    f(ring.back(step + 1) * block[0], part);
     if (step > 0) {
       work.wait();
       ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, arriving, part, part});
@@ -83,7 +115,9 @@ class ColumnRoute final : public ops::LinearRoute {
   bool gathers_input() const override { return tp_.splits_tokens(); }
   bool gathers_gradient() const override { return false; }
   bool sums_input_gradient() const override { return true; }
-  int64_t block_rows(int64_t rows) const override { return rows; }
+  int64_t block_rows(int64_t rows) const override {
+    return tp_.overlap.scatter_data ? std::max<int64_t>(1, rows / std::max(1, tp_.overlap.splits)) : rows;
+  }
 
   Tensor forward(RankContext& ctx, const Tensor& x, int64_t columns, const RowGemm& gemm) const override {
     const int ranks = tp_.splits_tokens() ? tp_.size() : 1;
@@ -91,8 +125,8 @@ class ColumnRoute final : public ops::LinearRoute {
     if (ranks == 1) {
       gemm(x, 0, y);
     } else if (tp_.overlap.gather) {
-      gather_while(ctx, x, tp_.group, [&](int rank, const Tensor& block) {
-        gemm(block, rank * x.size(0), block_of(y, rank, ranks));
+      gather_while(ctx, x, tp_.group, tp_.overlap.aggregate, [&](int64_t begin, const Tensor& rows) {
+        gemm(rows, begin, y.slice(0, begin, begin + rows.size(0)));
       });
     } else {
       Work work;
@@ -108,8 +142,8 @@ class ColumnRoute final : public ops::LinearRoute {
     if (!gemm) return {};
     const int64_t tokens = dy.size(0), share = tokens / tp_.size();
     if (tp_.splits_tokens() && tp_.overlap.scatter_data)
-      return scatter_while(ctx, {share, columns}, dy.dtype(), tp_.group, [&](int rank, const Tensor& dx) {
-        gemm(block_of(dy, rank, tp_.size()), rank * share, dx);
+      return scatter_while(ctx, {share, columns}, dy.dtype(), tp_, [&](int64_t begin, const Tensor& dx) {
+        gemm(dy.slice(0, begin, begin + dx.size(0)), begin, dx);
       });
     Tensor whole = ctx.empty({tokens, columns}, dy.dtype()), dx = whole;
     gemm(dy, 0, whole);
@@ -139,7 +173,9 @@ class RowRoute final : public ops::LinearRoute {
   bool gathers_input() const override { return false; }
   bool gathers_gradient() const override { return true; }
   bool sums_input_gradient() const override { return false; }
-  int64_t block_rows(int64_t rows) const override { return rows / tp_.size(); }
+  int64_t block_rows(int64_t rows) const override {
+    return rows / tp_.size() / (tp_.overlap.scatter ? std::max(1, tp_.overlap.splits) : 1);
+  }
 
   Tensor forward(RankContext& ctx, const Tensor& x, int64_t columns, const RowGemm& gemm) const override {
     const int ranks = tp_.size();
@@ -149,8 +185,8 @@ class RowRoute final : public ops::LinearRoute {
             x.size(0), ranks);
     const Shape block = {x.size(0) / ranks, columns};
     if (tp_.overlap.scatter)
-      return scatter_while(ctx, block, x.dtype(), tp_.group, [&](int rank, const Tensor& part) {
-        gemm(block_of(x, rank, ranks), rank * block[0], part);
+      return scatter_while(ctx, block, x.dtype(), tp_, [&](int64_t begin, const Tensor& part) {
+        gemm(x.slice(0, begin, begin + part.size(0)), begin, part);
       });
     Tensor whole = ctx.empty({x.size(0), columns}, x.dtype());
     gemm(x, 0, whole);
@@ -165,8 +201,8 @@ class RowRoute final : public ops::LinearRoute {
     Tensor dx;
     if (gemm) dx = ctx.empty({dy.size(0) * ranks, columns}, dy.dtype());
     if (tp_.overlap.gather) {
-      all = gather_while(ctx, dy, tp_.group, [&](int rank, const Tensor& block) {
-        if (gemm) gemm(block, rank * dy.size(0), block_of(dx, rank, ranks));
+      all = gather_while(ctx, dy, tp_.group, tp_.overlap.aggregate, [&](int64_t begin, const Tensor& rows) {
+        if (gemm) gemm(rows, begin, dx.slice(0, begin, begin + rows.size(0)));
       });
       return dx;
     }

@@ -5,7 +5,7 @@
 
 namespace megatron {
 
-// Which communication of linear layers runs beside their GEMMs (tp_comm_overlap), in blocks of tokens
+// Which communication of a linear layer runs beside its GEMMs (tp_comm_overlap), in blocks of tokens
 // where it must be finished for the GEMM, whole where it need not be.
 struct TensorOverlap {
   bool on = false;                  // with sequence parallelism
@@ -14,7 +14,13 @@ struct TensorOverlap {
   bool scatter_data = false;        // the same for the gradient of a gathered input
   bool gather_under_data = true;    // the input again, under the GEMM for its gradient
   bool reduce_under_weight = true;  // the sum of that gradient, under the GEMM for the weight's
-  bool qkv = true, fc1 = true;      // in these two projections
+  bool aggregate = false;           // a GEMM takes two gathered blocks at once
+  int splits = 0;                   // sums are scattered in so many parts, instead of around a ring
+};
+
+// The linear layers that --tp-comm-overlap-cfg names; all others are as TensorParallel::overlap says.
+struct LayerOverlaps {
+  TensorOverlap qkv, proj, fc1, fc2;
 };
 
 // How the layers of a model are split over the ranks of a tensor-parallel group.
@@ -22,6 +28,7 @@ struct TensorParallel {
   ProcessGroup group = ProcessGroup::self("tp");
   bool sequence_parallel = false;  // between the parallel parts each rank holds its share of the tokens
   TensorOverlap overlap = {};
+  LayerOverlaps layer_overlaps = {};
   ProcessGroup key_group = ProcessGroup::self("tp-keys");  // ranks that share one key and value head
 
   std::vector<int> replica_sizes = {};  // of the groups of all replicas, where these differ; else empty

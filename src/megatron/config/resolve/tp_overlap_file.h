@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron {
+
+// How communication runs beside the GEMMs of four linear layers, from the YAML file of --tp-comm-overlap-cfg:
+// qkv_fprop: {method: ring_exchange, aggregate: true}.
+struct TpOverlapFile {
+  enum class Method {
+    unset,          // as the flags say
+    none,           // before or behind the GEMM
+    ring_exchange,  // blocks of tokens around the group
+    bulk,           // another tensor's, whole
+    pipeline,       // sums in parts
+  };
+  struct Gemm {
+    Method method = Method::unset;
+    bool aggregate = false;
+    int splits = 4;
+  };
+  struct Linear {
+    Gemm fprop, dgrad, wgrad;
+  };
+  Linear qkv, proj, fc1, fc2;
+  std::vector<std::string> notes;  // fields that have no effect
+
+  // A ConfigError names what is wrong with the file.
+  static TpOverlapFile read(const std::string& path);
+  static TpOverlapFile parse(const std::string& text, const std::string& origin);
+  std::string text() const;  // as parse() takes it
+
+  static constexpr std::array<std::string_view, 4> kLinears{"qkv", "proj", "fc1", "fc2"};
+  static constexpr std::array<std::string_view, 3> kPasses{"fprop", "dgrad", "wgrad"};
+  Linear& linear(std::string_view name);
+  static Gemm& gemm(Linear& linear, std::string_view pass);
+  // Inputs of qkv and fc1 are gathered, outputs of proj and fc2 are summed.
+  static bool gathers_input(std::string_view linear) { return linear == "qkv" || linear == "fc1"; }
+  // What a GEMM can do: its methods beside none.
+  static std::vector<Method> methods(std::string_view linear, std::string_view pass);
+};
+
+std::string_view method_name(TpOverlapFile::Method method);
+
+}  // namespace megatron
