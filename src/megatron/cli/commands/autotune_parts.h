@@ -6,6 +6,7 @@
 
 #include "megatron/autotune/measure/step_database.h"
 #include "megatron/cli/command.h"
+#include "megatron/config/config.h"
 
 // The parts of `megatron autotune`.
 namespace megatron {
@@ -24,6 +25,11 @@ int run_autotune_profile_ops(Invocation& invocation);
 
 std::string autotune_profile_comm_help();
 int run_autotune_profile_comm(Invocation& invocation);
+
+// Times every way in which communication can run beside the GEMMs of four linear layers, on tensor ranks as
+// the configuration has them, and writes the fastest as --tp-comm-overlap-cfg reads it.
+int profile_tp_overlap(Invocation& invocation, Config config, const std::string& path, int64_t repeat,
+                       bool json);
 
 // Reads a database from a file, or takes the one of that name which comes with the program (h200).
 autotune::StepDatabase autotune_step_database(const std::string& name);

@@ -42,6 +42,7 @@ constexpr CommandFlag kProfileFlags[] = {
     {"--output-dir", 1, "where the tree of results goes [outputs]"},
     {"--database", 1, "JSON lines that take the time of every op"},
     {"--grid", 0, "with --database: ops of small models of many shapes, in training steps"},
+    {"--tp-overlap", 1, "FILE.yaml: fastest overlap of four linears, for --tp-comm-overlap-cfg"},
     {"--seconds", 1, "with --grid: measured steps of each model [1]"},
     {"--json", 0, "one JSON document"},
 };
@@ -276,6 +277,11 @@ int run_autotune_profile_ops(Invocation& invocation) {
   if (config.parallel.pipeline_model_parallel_size > 1)
     throw UsageError(
         "autotune profile-ops: modules run without stages; leave out pipeline_model_parallel_size");
+  if (line.has("--tp-overlap"))
+    return profile_tp_overlap(
+        invocation, config, line.get("--tp-overlap"),
+        parse_int("autotune profile-ops", "--profile-iters", line.get("--profile-iters", "5")),
+        line.has("--json"));
   const ProfileRun run = profile_run(line, config);
   const int64_t shared = config.parallel.tensor_model_parallel_size * config.parallel.context_parallel_size;
   const int64_t experts = config.model.num_moe_experts > 0
