@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "megatron/autotune/cost/unequal.h"
+
 namespace megatron::autotune {
 namespace {
 
@@ -153,11 +155,55 @@ double update_seconds(const CostInputs& in, const ParallelPlan& plan, const Loca
   return bytes / (in.constants.memory * in.cluster.gpu.memory_tbs * 1e12);
 }
 
+namespace {
+
+// What the parts of an iteration's time make of it.
+Prediction summed(const CostInputs& in, const ParallelPlan& plan, const Breakdown& b) {
+  Prediction result;
+  result.breakdown = b;
+  result.seconds = b.total();
+  result.uncertainty = spread_of(b, in.cluster.gpu.calibrated);
+  const double tokens = plan.useful * static_cast<double>(plan.gbs) * static_cast<double>(plan.seq);
+  result.tokens_per_second_per_gpu = tokens / result.seconds / plan.gpus;
+  result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.context()) /
+                          (plan.forward_only ? 3e12 : 1e12);
+  result.mfu = result.tflops_per_gpu / in.cluster.gpu.tflops16;
+  result.network_binds_experts = in.model.moe() && plan.ep > 1 && exchange_seconds(in, plan).network;
+  return result;
+}
+
+// Replicas of which some lack tensor ranks: these get fewer micro-batches, and all wait for the later ones.
+Prediction predict_unequal(const CostInputs& in, const ParallelPlan& plan, const StagePrices& prices) {
+  ParallelPlan whole = plan;
+  whole.tp_spares = whole.reduced_replicas = 0;
+  const UnequalBatches batches = unequal_batches(plan, reduced_slowdown(in.model, plan));
+  const int64_t most = std::max<int64_t>({1, batches.whole, batches.whole == 0 ? batches.reduced : 0});
+  whole.gbs = most * plan.mbs * plan.dp();
+  Breakdown b = predict(in, whole, prices).breakdown;
+  const double longer = batches.steps / static_cast<double>(most);
+  for (double Breakdown::*part :
+       {&Breakdown::gemm, &Breakdown::attention, &Breakdown::memory, &Breakdown::tp, &Breakdown::cp,
+        &Breakdown::pp, &Breakdown::host, &Breakdown::bubble, &Breakdown::offload})
+    b.*part *= longer;
+  // Gradients meet in the layout of the fewer ranks: their reduction has more bytes a rank, and those of
+  // the others are folded before and unfolded after it, inside the domain.
+  const double left = plan.tp - plan.tp_spares;
+  b.dp *= plan.tp / left;
+  const LayerSplit layers = layer_split(in.model, plan);
+  const double params = local_params(in.model, plan, layers.larger, false, false).total();
+  b.dp += in.constants.exposed * 2 * in.stack.grad_bytes * params * plan.tp_spares / left /
+          (in.constants.nvlink * in.cluster.gpu.nvlink_gbs * 1e9);
+  return summed(in, plan, b);
+}
+
+}  // namespace
+
 Prediction predict(const CostInputs& in, const ParallelPlan& plan) {
   return predict(in, plan, stage_prices(in, plan));
 }
 
 Prediction predict(const CostInputs& in, const ParallelPlan& plan, const StagePrices& prices) {
+  if (plan.unequal()) return predict_unequal(in, plan, prices);
   const PassPair &layer = prices.layer, &embedding = prices.embedding, &head = prices.head;
   const LayerSplit layers = layer_split(in.model, plan);
   const double exchange = stage_exchange_seconds(in, plan);
@@ -230,17 +276,7 @@ Prediction predict(const CostInputs& in, const ParallelPlan& plan, const StagePr
   b.offload = microbatches * offload_seconds(in, plan, slowest.forward_s, slowest.backward_s);
   b.step = (plan.gpus > 1 ? in.constants.step_ms : in.constants.step_single_ms) * kMilli;
 
-  Prediction result;
-  result.breakdown = b;
-  result.seconds = b.total();
-  result.uncertainty = spread_of(b, in.cluster.gpu.calibrated);
-  const double tokens = static_cast<double>(plan.gbs) * static_cast<double>(plan.seq);
-  result.tokens_per_second_per_gpu = tokens / result.seconds / plan.gpus;
-  result.tflops_per_gpu = result.tokens_per_second_per_gpu * in.model.flops_per_token(plan.seq) /
-                          (plan.forward_only ? 3e12 : 1e12);
-  result.mfu = result.tflops_per_gpu / in.cluster.gpu.tflops16;
-  result.network_binds_experts = in.model.moe() && plan.ep > 1 && exchange_seconds(in, plan).network;
-  return result;
+  return summed(in, plan, b);
 }
 
 int balanced_last_stage(const CostInputs& in, const ParallelPlan& plan) {

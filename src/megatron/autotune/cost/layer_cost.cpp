@@ -146,10 +146,10 @@ PassPair attention_block(const CostInputs& in, const ParallelPlan& plan) {
   const double chunks = plan.cp == 1 || plan.cp_exchange == ContextExchange::all_to_all ? 1
                         : plan.cp_exchange == ContextExchange::all_gather               ? 2
                                                                                         : 2.0 * plan.cp;
-  const double kernel_seq = static_cast<double>(plan.seq) / chunks;
+  const double kernel_seq = static_cast<double>(plan.context()) / chunks;
   AttentionShape shape{rows,
                        in.stack.attention == AttentionBackend::unfused ? double(plan.seq) : kernel_seq,
-                       m.mean_context(plan.seq),
+                       m.mean_context(plan.context()),
                        m.heads / t,
                        m.latent() ? double(m.nope + m.rope) : double(m.head_dim),
                        m.latent() ? double(m.v_dim) : double(m.head_dim),

@@ -66,10 +66,11 @@ std::vector<OpPrice> layer_ops(const CostInputs& in, const ParallelPlan& plan) {
     } else {
       ops.linear("qkv", rows, h, double(m.head_dim) * double(m.heads + 2 * m.kv_heads) / t);
     }
-    ops.attention(
-        {rows, static_cast<double>(plan.seq) / (plan.cp > 1 ? 2 * plan.cp : 1), m.mean_context(plan.seq),
-         static_cast<double>(m.heads) / t, m.latent() ? double(m.nope + m.rope) : double(m.head_dim),
-         m.latent() ? double(m.v_dim) : double(m.head_dim), m.latent(), static_cast<double>(plan.mbs)});
+    ops.attention({rows, static_cast<double>(plan.context()) / (plan.cp > 1 ? 2 * plan.cp : 1),
+                   m.mean_context(plan.context()), static_cast<double>(m.heads) / t,
+                   m.latent() ? double(m.nope + m.rope) : double(m.head_dim),
+                   m.latent() ? double(m.v_dim) : double(m.head_dim), m.latent(),
+                   static_cast<double>(plan.mbs)});
     ops.linear("proj", rows, m.value_width() / t, h);
   }
   const double gates = m.gated ? 2 : 1;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/autotune/cost/unequal.h"
+
 namespace megatron::autotune {
 namespace {
 
@@ -230,7 +232,26 @@ LayerSplit layer_split(const ModelShape& model, const ParallelPlan& plan) {
           more > 0 ? static_cast<int>(others - more) : 0};
 }
 
+namespace {
+
+// The ranks that are left of a reduced replica hold what those that are lost held.
+MemoryUse unequal_use(const CostInputs& in, const ParallelPlan& plan) {
+  ParallelPlan whole = plan;
+  whole.tp_spares = whole.reduced_replicas = 0;
+  MemoryUse use = memory_use(in, whole);
+  const double more = fullest_share(in.model, plan) * plan.tp;
+  for (double MemoryUse::*part :
+       {&MemoryUse::weights, &MemoryUse::gradients, &MemoryUse::activations, &MemoryUse::logits})
+    use.*part *= more;
+  // States are split over as many positions of a group as the smallest has.
+  use.optimizer *= static_cast<double>(plan.tp) / (plan.tp - plan.tp_spares);
+  return use;
+}
+
+}  // namespace
+
 MemoryUse memory_use(const CostInputs& in, const ParallelPlan& plan) {
+  if (plan.unequal()) return unequal_use(in, plan);
   const ModelShape& m = in.model;
   const double tokens = static_cast<double>(plan.mbs) * static_cast<double>(plan.seq) / plan.cp;
   const double h = static_cast<double>(m.hidden), split = plan.sequence_parallel ? plan.tp : 1;

@@ -50,6 +50,8 @@ std::string plan_text(const ParallelPlan& plan) {
     text += fmt::format(" {:.0f}%", 100 * plan.recompute_share);
   if (plan.offload_share > 0) text += fmt::format(" offload{:.0f}%", 100 * plan.offload_share);
   if (plan.cuda_graphs) text += " graphs";
+  if (plan.unequal()) text += fmt::format(" {}xtp{}", plan.reduced_replicas, plan.tp - plan.tp_spares);
+  if (plan.packed > 0) text += fmt::format(" packed{}", plan.seq);
   return text;
 }
 

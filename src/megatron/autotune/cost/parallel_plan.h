@@ -60,14 +60,19 @@ struct ParallelPlan {
   int last_stage_layers = 0;    // 0: even; else layers on the last stage
   ContextExchange cp_exchange = ContextExchange::ring;
   Schedule schedule = Schedule::one_f_one_b;
-  uint8_t modules = 0;        // of RecomputeModule, for Recompute::selective
-  double offload_share = 0;   // of the layers: their activations wait in host memory
-  bool shard_grads = false;   // ZeRO 2: gradients are split beside the states
-  bool forward_only = false;  // log-probabilities, prefill: no backward pass, no update
+  uint8_t modules = 0;                      // of RecomputeModule, for Recompute::selective
+  double offload_share = 0;                 // of the layers: their activations wait in host memory
+  bool shard_grads = false;                 // ZeRO 2: gradients are split beside the states
+  bool forward_only = false;                // log-probabilities, prefill: no backward pass, no update
+  int tp_spares = 0, reduced_replicas = 0;  // nonuniform TP: replicas that lack so many tensor ranks each
+  int64_t packed = 0;                       // mean tokens of the samples that share a row; 0: one a row
+  double useful = 1;                        // share of a row's tokens that are not padding
 
+  int64_t context() const { return packed > 0 ? packed : seq; }  // tokens that attend to each other
   int dp() const { return replicas(int64_t{tp} * pp * cp); }
   int edp() const { return replicas(int64_t{etp} * pp * ep); }
   int64_t microbatches() const { return std::max<int64_t>(1, gbs / (mbs * dp())); }
+  bool unequal() const { return tp_spares > 0 && reduced_replicas > 0; }
   bool fp8() const { return precision >= Precision::fp8; }
   bool recomputes(RecomputeModule module) const {
     return recompute == Recompute::selective && (modules & module) != 0;

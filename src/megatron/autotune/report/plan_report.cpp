@@ -132,6 +132,8 @@ std::string extras_text(const ParallelPlan& plan) {
   if (plan.offload_share > 0) add(fmt::format("off {:.0f}%", 100 * plan.offload_share));
   if (plan.cuda_graphs) add("graphs");
   if (plan.etp > 1) add(fmt::format("etp{}", plan.etp));
+  if (plan.unequal()) add(fmt::format("{}xtp{}", plan.reduced_replicas, plan.tp - plan.tp_spares));
+  if (plan.packed > 0) add(fmt::format("packed{}", plan.seq));
   if (text.size() > 18) text = text.substr(0, 17) + "~";
   return text.empty() ? "-" : text;
 }

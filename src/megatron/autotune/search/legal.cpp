@@ -10,6 +10,7 @@ std::string_view illegal(const ModelShape& model, const Cluster& cluster, const 
     return "sizes below 1";
   if (!divides(int64_t{plan.tp} * plan.pp * plan.cp, plan.gpus))
     return "tp x pp x cp does not divide the GPUs";
+  if (plan.tp_spares >= plan.tp && plan.tp_spares > 0) return "no tensor rank is left of a replica";
   if (plan.tp > cluster.nvlink_domain) return "tp leaves the NVLink domain";
   if (model.heads > 0 && !divides(plan.tp, model.heads)) return "tp does not divide the heads";
   if (model.kv_heads > 0 && !divides(plan.tp, model.kv_heads) && !divides(model.kv_heads, plan.tp))

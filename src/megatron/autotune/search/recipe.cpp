@@ -89,6 +89,10 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan, const std:
     m["pipeline_model_parallel_layout"] = pipeline_layout_text(model, plan, stage_layers);
   else if (plan.vpp > 1)
     m["virtual_pipeline_model_parallel_size"] = plan.vpp;
+  if (plan.unequal()) {
+    m["tp_spares"] = plan.tp_spares;
+    m["num_reduced_tp_dp_ranks"] = plan.reduced_replicas;
+  }
   if (model.moe()) {
     m["expert_model_parallel_size"] = plan.ep;
     m["expert_tensor_parallel_size"] = plan.etp;
@@ -111,6 +115,7 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan, const std:
   Json& train = result["train"] = Json::object();
   train["micro_batch_size"] = plan.mbs;
   train["global_batch_size"] = plan.gbs;
+  if (plan.packed > 0) result["dataset"]["packing"] = "offline";
   Json& ddp = result["ddp"] = Json::object();
   if (plan.dp() * plan.cp > 1) {
     const int copies = plan.dp() * plan.cp;

@@ -40,7 +40,7 @@ std::vector<int> choices(const std::optional<int>& fixed, std::vector<int> all) 
 int complexity(const ParallelPlan& p) {
   return (p.tp > 1) + (p.pp > 1) + (p.cp > 1) + (p.ep > 1) + (p.vpp > 1) + (p.shards > 1) +
          (p.recompute != Recompute::none) + (p.schedule != Schedule::one_f_one_b) + (p.offload_share > 0) +
-         p.cuda_graphs + p.shard_grads + (p.cp > 1 && p.cp_exchange != ContextExchange::ring);
+         p.cuda_graphs + p.shard_grads + p.unequal() + (p.cp > 1 && p.cp_exchange != ContextExchange::ring);
 }
 
 bool faster(const Candidate& a, const Candidate& b) { return a.prediction.seconds < b.prediction.seconds; }
@@ -133,10 +133,19 @@ class PartSearch {
 
   // Prices do not depend on stages and replicas, so that they are made once.
   void stages(ParallelPlan plan) {
+    plan.schedule = Schedule::one_f_one_b;
     prices_ = stage_prices(request_.in, plan);
-    const int most = std::max(1, plan.gpus / (plan.tp * plan.cp));
+    plan.schedule = Schedule::zb_h1;
+    const bool deferred_differ = plan.tp > 1 && plan.tp_overlap && plan.recompute == Recompute::none;
+    deferred_prices_ = deferred_differ ? stage_prices(request_.in, plan) : prices_;
+    const int all = plan.gpus, most = std::max(1, all / (plan.tp * plan.cp));
     for (const int pp : choices(request_.pp, divisors(most, static_cast<int>(request_.in.model.layers)))) {
       plan.pp = pp;
+      plan.gpus = request_.lost_gpus > 0 && plan.tp_spares == 0 ? gpus_left(plan, all) : all;
+      if (plan.gpus == 0) {
+        if (plan.recompute == Recompute::none) ++part_.refused["no replica is left"];
+        continue;
+      }
       plan.vpp = 1;
       plan.schedule = Schedule::one_f_one_b;
       plan.last_stage_layers = 0;
@@ -147,6 +156,16 @@ class PartSearch {
       }
       schedules(plan);
     }
+  }
+
+  // With replicas left out whose domains lost a GPU, as many as the batch can be shared by.
+  int gpus_left(const ParallelPlan& plan, int all) const {
+    const int model_ranks = plan.tp * plan.cp * plan.pp;
+    const int domain = std::min(all, request_.in.cluster.nvlink_domain);
+    const int left = (all - std::min(all, request_.lost_gpus * domain)) / model_ranks;
+    for (int replicas = left; replicas > 1; --replicas)
+      if (plan.gbs % (plan.mbs * replicas) == 0) return replicas * model_ranks;
+    return left > 0 ? model_ranks : 0;
   }
 
   void schedules(ParallelPlan plan) {
@@ -190,6 +209,12 @@ class PartSearch {
   void shardings(ParallelPlan plan) {
     plan.shards = 0;
     plan.shard_grads = false;
+    if (plan.tp_spares > 0) {
+      plan.reduced_replicas = std::min(request_.lost_gpus, plan.dp());
+      plan.tp_spares = (request_.lost_gpus + plan.reduced_replicas - 1) / plan.reduced_replicas;
+      if (plan.dp() > 1 && plan.tp_spares < plan.tp) price(plan);
+      return;
+    }
     offloads(plan);
     const int copies = plan.dp() * plan.cp;
     if (plan.pp > 1 || plan.dp() == 1 || plan.forward_only) return;
@@ -242,10 +267,16 @@ class PartSearch {
       return nullptr;
     }
     ++part_.fitting;
-    if (plan.cuda_graphs)
-      part_.best.push_back({plan, predict(request_.in, plan), use.total(), {}, {}, {}});
-    else
-      part_.best.push_back({plan, predict(request_.in, plan, prices_), use.total(), {}, {}, {}});
+    part_.best.push_back({plan,
+                          plan.cuda_graphs
+                              ? predict(request_.in, plan)
+                              : predict(request_.in, plan,
+                                        plan.schedule == Schedule::one_f_one_b ? prices_ : deferred_prices_),
+                          use.total(),
+                          {},
+                          {},
+                          {}});
+    scale_to_samples(request_, part_.best.back());
     add_to_front(part_.front, part_.best.back());
     if (part_.best.size() > 4096) {
       const Candidate last = part_.best.back();
@@ -259,7 +290,7 @@ class PartSearch {
   const SearchRequest& request_;
   std::atomic<int64_t>& priced_;
   int64_t told_ = 0, memory_refused_ = 0;
-  StagePrices prices_;
+  StagePrices prices_, deferred_prices_;  // the second of schedules that put weight gradients off
   SearchPart part_;
 };
 
@@ -279,19 +310,43 @@ std::vector<NamedPart> parts_of_search(const SearchRequest& request) {
   plan.forward_only = request.forward_only;
   std::vector<NamedPart> parts;
   const int widest = std::min(cluster.nvlink_domain, plan.gpus);
-  const int longest = static_cast<int>(std::clamp<int64_t>(plan.seq / 1024, 1, 64));
-  for (const int tp : choices(request.tp, powers_of_two(widest)))
-    for (const int cp : choices(request.cp, powers_of_two(longest)))
-      for (const ContextExchange exchange :
-           {ContextExchange::ring, ContextExchange::all_gather, ContextExchange::all_to_all}) {
-        if (cp == 1 ? exchange != ContextExchange::ring : request.cp_exchange.value_or(exchange) != exchange)
-          continue;
-        plan.tp = tp;
-        plan.cp = cp;
-        plan.cp_exchange = exchange;
-        plan.sequence_parallel = plan.tp_overlap = tp > 1;
-        parts.push_back({fmt::format("tp{} cp{} {}", tp, cp, exchange_name(exchange)), plan});
-      }
+  const auto add = [&](const std::string& kind) {
+    const int longest = static_cast<int>(std::clamp<int64_t>(plan.context() / 1024, 1, 64));
+    for (const int tp : choices(request.tp, powers_of_two(widest)))
+      for (const int cp : choices(request.cp, powers_of_two(longest)))
+        for (const ContextExchange exchange :
+             {ContextExchange::ring, ContextExchange::all_gather, ContextExchange::all_to_all}) {
+          if (cp == 1 ? exchange != ContextExchange::ring
+                      : request.cp_exchange.value_or(exchange) != exchange)
+            continue;
+          plan.tp = tp;
+          plan.cp = cp;
+          plan.cp_exchange = exchange;
+          plan.sequence_parallel = plan.tp_overlap = tp > 1;
+          plan.tp_spares = 0;
+          parts.push_back({fmt::format("tp{} cp{} {}{}", tp, cp, exchange_name(exchange), kind), plan});
+          // What replicas of unequal sizes cannot do, their rules tell (config/rules/nonuniform_rules.cpp).
+          if (request.lost_gpus == 0 || tp == 1 || tp > request.in.model.heads || request.in.model.moe() ||
+              plan.fp8() || plan.forward_only || exchange == ContextExchange::all_to_all)
+            continue;
+          plan.tp_spares = 1;
+          plan.tp_overlap = false;
+          parts.push_back({parts.back().name + " unequal", plan});
+        }
+  };
+  if (request.mean_length > 0 && request.mean_length < request.seq) {
+    plan.useful = static_cast<double>(request.mean_length) / static_cast<double>(request.seq);
+    add("");
+    for (plan.seq = request.seq; plan.seq <= std::max(request.seq, request.max_token_len); plan.seq *= 2) {
+      const PackedRows packed = packed_rows(request.gbs, request.mean_length, plan.seq);
+      plan.packed = request.mean_length;
+      plan.gbs = packed.rows;
+      plan.useful = packed.useful;
+      add(fmt::format(" packed {}", plan.seq));
+    }
+    return parts;
+  }
+  add("");
   return parts;
 }
 
@@ -311,7 +366,8 @@ void order_best(const SearchRequest& request, std::vector<Candidate>& best) {
   for (const Candidate& c : best) {
     const ParallelPlan& p = c.plan;
     if (!seen.insert({p.tp, p.pp, p.cp, p.ep, p.etp, p.vpp, p.mbs, p.shards,
-                      static_cast<int>(p.schedule) * 8 + static_cast<int>(p.precision)})
+                      static_cast<int>(p.schedule) * 8 + static_cast<int>(p.precision) +
+                          64 * (p.packed > 0 ? static_cast<int>(p.seq) : 0) + 32 * p.unequal()})
              .second)
       continue;
     distinct.push_back(c);
@@ -322,13 +378,39 @@ void order_best(const SearchRequest& request, std::vector<Candidate>& best) {
 
 }  // namespace
 
+PackedRows packed_rows(int64_t samples, int64_t mean_length, int64_t seq) {
+  // Packers leave about half of a sample empty at the end of every other row.
+  const double filled = std::max(0.5, 1 - 0.25 * static_cast<double>(mean_length) / static_cast<double>(seq));
+  const double wanted =
+      static_cast<double>(samples) * static_cast<double>(mean_length) / (filled * static_cast<double>(seq));
+  // Rows that can be shared out: a multiple of the largest power of two that changes the batch by an eighth
+  // at most.
+  int64_t step = 1;
+  while (8 * step <= wanted) step *= 2;
+  return {std::max<int64_t>(step, std::llround(wanted / static_cast<double>(step)) * step), filled};
+}
+
+void scale_to_samples(const SearchRequest& request, Candidate& candidate) {
+  if (candidate.plan.packed == 0) return;
+  const ParallelPlan& plan = candidate.plan;
+  const double held = static_cast<double>(plan.gbs) * static_cast<double>(plan.seq) * plan.useful /
+                      static_cast<double>(plan.packed);
+  const double factor = static_cast<double>(request.gbs) / held;
+  candidate.prediction.seconds *= factor;
+  for (double Breakdown::*part :
+       {&Breakdown::gemm, &Breakdown::attention, &Breakdown::memory, &Breakdown::tp, &Breakdown::cp,
+        &Breakdown::ep, &Breakdown::pp, &Breakdown::dp, &Breakdown::host, &Breakdown::bubble,
+        &Breakdown::optimizer, &Breakdown::step, &Breakdown::offload})
+    candidate.prediction.breakdown.*part *= factor;
+}
+
 SearchResult search(const SearchRequest& request, const SearchMemory& memory) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<NamedPart> parts = parts_of_search(request);
   std::vector<SearchPart> found(parts.size());
   std::atomic<size_t> next = 0;
   std::atomic<int64_t> priced = 0;
-  std::atomic<int> resumed = 0;
+  std::atomic<int> resumed = 0, finished = 0;
   std::mutex telling;
   const auto work = [&](bool tells) {
     for (size_t at; (at = next++) < parts.size();) {
@@ -338,7 +420,8 @@ SearchResult search(const SearchRequest& request, const SearchMemory& memory) {
         continue;
       }
       found[at] = PartSearch(request, priced).run(parts[at].plan);
-      if (tells && request.progress) request.progress(priced);
+      ++finished;
+      if (tells && request.progress) request.progress(finished, static_cast<int64_t>(parts.size()), priced);
       if (memory.finished) {
         const std::lock_guard lock(telling);
         memory.finished(parts[at].name, found[at]);

@@ -18,14 +18,28 @@ struct SearchRequest {
   double expert_imbalance = 1;
   std::optional<int> tp, pp, vpp, cp, ep, etp;
   std::optional<int64_t> mbs;
-  std::function<void(int64_t plans)> progress;  // called now and then, where it is set, by one thread
+  // Called now and then, where it is set, by one thread: parts of the search that are done, and plans.
+  std::function<void(int64_t done, int64_t parts, int64_t plans)> progress;
   std::optional<ContextExchange> cp_exchange;
   std::optional<Schedule> schedule;
   std::optional<Recompute> recompute;
   std::vector<Precision> precisions;  // to choose from beside `precision`
   bool forward_only = false;
   int threads = 1;
+  // GPUs that are down, each in another NVLink domain: plans leave out replicas, or these have fewer tensor
+  // ranks.
+  int lost_gpus = 0;
+  // Mean tokens of a sample; 0: rows are full. Below `seq` rows are padded, or samples share rows of up to
+  // `max_token_len` tokens; gbs counts samples, and times are those of so many.
+  int64_t mean_length = 0, max_token_len = 0;
 };
+
+// Rows of `seq` tokens that hold the samples of a batch, and the share of their tokens that is not padding.
+struct PackedRows {
+  int64_t rows = 1;
+  double useful = 1;
+};
+PackedRows packed_rows(int64_t samples, int64_t mean_length, int64_t seq);
 
 struct Candidate {
   ParallelPlan plan;
@@ -58,6 +72,9 @@ struct SearchMemory {
   std::map<std::string, SearchPart> parts;                              // by name
   std::function<void(const std::string&, const SearchPart&)> finished;  // called by one thread at a time
 };
+
+// The times of a plan whose batch holds other than the wanted samples become those of as many.
+void scale_to_samples(const SearchRequest& request, Candidate& candidate);
 
 // Every legal plan, priced; those that do not fit are counted.
 SearchResult search(const SearchRequest& request, const SearchMemory& memory = {});

@@ -11,22 +11,36 @@ namespace {
 
 Json plan_row(const ParallelPlan& p) {
   Json row = Json::array();
-  for (const int64_t value :
-       {int64_t{p.tp}, int64_t{p.pp}, int64_t{p.vpp}, int64_t{p.cp}, int64_t{p.ep}, int64_t{p.etp}, p.mbs,
-        int64_t{p.shards}, static_cast<int64_t>(p.precision), static_cast<int64_t>(p.recompute),
-        static_cast<int64_t>(p.recompute_share * 100), int64_t{p.modules},
-        static_cast<int64_t>(p.cp_exchange), static_cast<int64_t>(p.schedule),
-        static_cast<int64_t>(p.offload_share * 100), int64_t{p.shard_grads}, int64_t{p.cuda_graphs},
-        int64_t{p.last_stage_layers}})
+  for (const int64_t value : {int64_t{p.tp},
+                              int64_t{p.pp},
+                              int64_t{p.vpp},
+                              int64_t{p.cp},
+                              int64_t{p.ep},
+                              int64_t{p.etp},
+                              p.mbs,
+                              int64_t{p.shards},
+                              static_cast<int64_t>(p.precision),
+                              static_cast<int64_t>(p.recompute),
+                              static_cast<int64_t>(p.recompute_share * 100),
+                              int64_t{p.modules},
+                              static_cast<int64_t>(p.cp_exchange),
+                              static_cast<int64_t>(p.schedule),
+                              static_cast<int64_t>(p.offload_share * 100),
+                              int64_t{p.shard_grads},
+                              int64_t{p.cuda_graphs},
+                              int64_t{p.last_stage_layers},
+                              int64_t{p.gpus},
+                              p.gbs,
+                              p.seq,
+                              int64_t{p.tp_spares},
+                              int64_t{p.reduced_replicas},
+                              p.packed})
     row.push_back(value);
   return row;
 }
 
 Candidate candidate_of(const SearchRequest& request, const Json& row) {
   ParallelPlan p;
-  p.gpus = request.in.cluster.gpus();
-  p.gbs = request.gbs;
-  p.seq = request.seq;
   p.expert_imbalance = request.expert_imbalance;
   p.forward_only = request.forward_only;
   size_t at = 0;
@@ -49,8 +63,20 @@ Candidate candidate_of(const SearchRequest& request, const Json& row) {
   p.shard_grads = next() != 0;
   p.cuda_graphs = next() != 0;
   p.last_stage_layers = static_cast<int>(next());
-  p.sequence_parallel = p.tp_overlap = p.tp > 1;
-  return {p, predict(request.in, p), memory_use(request.in, p).total(), {}, {}, {}};
+  p.gpus = static_cast<int>(next());
+  p.gbs = next();
+  p.seq = next();
+  p.tp_spares = static_cast<int>(next());
+  p.reduced_replicas = static_cast<int>(next());
+  p.packed = next();
+  if (request.mean_length > 0 && request.mean_length < request.seq)
+    p.useful = p.packed > 0 ? packed_rows(request.gbs, p.packed, p.seq).useful
+                            : static_cast<double>(request.mean_length) / static_cast<double>(request.seq);
+  p.sequence_parallel = p.tp > 1;
+  p.tp_overlap = p.tp > 1 && !p.unequal();
+  Candidate candidate{p, predict(request.in, p), memory_use(request.in, p).total(), {}, {}, {}};
+  scale_to_samples(request, candidate);
+  return candidate;
 }
 
 }  // namespace
@@ -69,6 +95,7 @@ std::string search_fingerprint(const SearchRequest& r) {
   text += fmt::format(
       " {} {} {} {}", r.mbs.value_or(0), r.cp_exchange ? static_cast<int>(*r.cp_exchange) : -1,
       r.schedule ? static_cast<int>(*r.schedule) : -1, r.recompute ? static_cast<int>(*r.recompute) : -1);
+  text += fmt::format(" {} {} {}", r.lost_gpus, r.mean_length, r.max_token_len);
   for (const Precision precision : r.precisions) text += fmt::format(" {}", precision_name(precision));
   const CostConstants& c = r.in.constants;
   return text + fmt::format(" | {} {} {} {} {} {}", c.gemm16, c.gemm8, c.memory, c.nvlink, c.nic, c.exposed);

@@ -10,8 +10,8 @@
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/base/writable_folder.h"
-#include "megatron/cli/commands/autotune_check.h"
 #include "megatron/cli/commands/autotune_setup.h"
+#include "megatron/cli/commands/autotune_check.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 
@@ -26,6 +26,9 @@ constexpr CommandFlag kSearchFlags[] = {
     {"--report", 1, "FILE.html: front, times, memory, roofline, timeline"},
     {"--check", 1, "plans that the trainer itself checks on shapes alone [10]"},
     {"--precisions", 1, "to choose from, as in bf16,fp8 [the given one]"},
+    {"--lost-gpus", 1, "GPUs that are down, each in another domain [0]"},
+    {"--mean-length", 1, "tokens of a sample: rows are padded or packed [--seq-length]"},
+    {"--max-token-len", 1, "of a packed row at most [4 x --seq-length]"},
     {"--threads", 1, "that price plans [cores, 8 at most]"},
     {"--resume", 1, "FILE of finished parts; a stopped search goes on there"},
 };
@@ -91,6 +94,16 @@ int run_autotune_search(Invocation& invocation) {
   const PlanSetup setup = autotune_plan_setup(line);
   SearchRequest request = search_request(setup, line);
   if (line.has("--precisions")) request.precisions = precisions_of(line.get("--precisions"));
+  const auto number = [&](const char* flag, int64_t otherwise, int64_t most) {
+    if (!line.has(flag)) return otherwise;
+    const int64_t value = parse_int("autotune search", flag, line.get(flag));
+    if (value < 0 || value > most)
+      throw UsageError(fmt::format("autotune search: {} needs 0 to {} (got {})", flag, most, value));
+    return value;
+  };
+  request.lost_gpus = static_cast<int>(number("--lost-gpus", 0, setup.cluster.gpus() - 1));
+  request.mean_length = number("--mean-length", 0, request.seq);
+  request.max_token_len = number("--max-token-len", 4 * request.seq, int64_t{1} << 30);
   if (line.has("--threads")) {
     const int64_t threads = parse_int("autotune search", "--threads", line.get("--threads"));
     if (threads < 1 || threads > 1024)
@@ -105,10 +118,11 @@ int run_autotune_search(Invocation& invocation) {
   const bool shows = invocation.log.is_terminal();
   SearchResult result;
   {
-    Progress progress(invocation.log, "plans", 1 << 20);
+    std::optional<Progress> progress;
     if (shows)
-      request.progress = [&](int64_t plans) {
-        progress.update(plans % (1 << 20), fmt::format("{} priced", plans));
+      request.progress = [&](int64_t done, int64_t parts, int64_t plans) {
+        if (!progress) progress.emplace(invocation.log, "search", parts);
+        progress->update(done, fmt::format("{} plans priced", plans));
       };
     result =
         line.has("--resume") ? search(request, resumable(request, line.get("--resume"))) : search(request);

@@ -149,6 +149,11 @@ ParallelPlan given_plan(const PlanSetup& setup) {
                                            static_cast<double>(setup.model.layers));
   plan.cuda_graphs = config.execution.cuda_graph_impl == GraphImpl::full_iteration;
   plan.last_stage_layers = static_cast<int>(config.parallel.num_layers_in_last_pipeline_stage);
+  plan.tp_spares = static_cast<int>(config.parallel.tp_spares);
+  plan.reduced_replicas =
+      plan.tp_spares > 0
+          ? static_cast<int>(std::min<int64_t>(config.parallel.num_reduced_tp_dp_ranks, plan.dp()))
+          : 0;
   if (const std::string_view reason = illegal(setup.model, setup.cluster, plan); !reason.empty())
     throw ConfigError(
         fmt::format("autotune: {} (got {} on {} GPUs, {} x {} tokens); megatron autotune search finds plans",
