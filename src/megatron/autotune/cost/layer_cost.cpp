@@ -409,6 +409,10 @@ PassPair layer_cost_of(const CostInputs& in, const ParallelPlan& plan, LayerType
   // Without sequence parallelism the same volume goes as all-reduces.
   pair.forward.tp = plan.tp_overlap ? exposed_seconds(in.constants, tensor, pair.forward.gemm) : tensor;
   pair.backward.tp = plan.tp_overlap ? exposed_seconds(in.constants, tensor, pair.backward.gemm) : tensor;
+  // Where weight gradients are put off, no GEMM hides the sum of the input's gradient, and W gathers the
+  // input again by itself.
+  if (plan.tp_overlap && plan.schedule != Schedule::one_f_one_b)
+    pair.backward.tp = tensor + exposed_seconds(in.constants, tensor / 2, pair.backward.gemm);
   if (share.moe > 0 && plan.ep > 1) {
     const double exchange = 2 * share.moe * in.stack.moe * exchange_seconds(in, plan).seconds;
     if (plan.ep_overlap) {
