@@ -196,7 +196,10 @@ TEST(Autotune, ProfilesCollectives) {
   for (const Json& one : json.at("copies").as_array()) {
     EXPECT_GT(one.at("to_device_gb_per_s").as_double(), 0);
     EXPECT_GT(one.at("to_host_gb_per_s").as_double(), 0);
+    EXPECT_GT(one.at("pinned_to_host_gb_per_s").as_double(), 0);
   }
+  EXPECT_GT(json.at("copy_interference").at("copy_us").as_double(), 0);
+  EXPECT_EQ(autotune({"profile-comm", "--device", "tpu"}).code, 2);
   const Json& both = json.at("interference");
   EXPECT_GT(both.at("gemm_us").as_double(), 0);
   EXPECT_GT(both.at("all_reduce_us").as_double(), 0);
@@ -204,12 +207,48 @@ TEST(Autotune, ProfilesCollectives) {
   EXPECT_LE(both.at("hidden").as_double(), 1);
 }
 
+// What profiling writes is what a run reads, and what it does with that changes its operations.
+TEST(Autotune, OverlapOfLinearsIsProfiledAndRead) {
+  const testing::TempDir dir;
+  const std::string file = dir.path() + "/tp_comm_overlap_cfg.yaml";
+  const Outcome outcome =
+      autotune(tiny_model({"profile-ops", "--device", "cpu", "--tensor-model-parallel-size", "2",
+                           "--tp-overlap", file, "--profile-iters", "1", "--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  std::map<std::string, int> chosen;
+  for (const Json& one : json.at("tried").as_array())
+    chosen[one.at("gemm").as_string()] += one.at("chosen").as_bool() ? 1 : 0;
+  EXPECT_EQ(chosen.size(), 10u);
+  for (const auto& [gemm, count] : chosen) EXPECT_EQ(count, 1) << gemm;
+  const std::string text = read_text_file(file);
+  for (const auto& [gemm, count] : chosen) EXPECT_NE(text.find(gemm + ":\n  method: "), std::string::npos);
+  EXPECT_EQ(autotune(tiny_model({"profile-ops", "--tp-overlap", file})).code, 2);  // one rank
+}
+
 TEST(Autotune, ValidatesPlansByRunningThem) {
   const testing::TempDir dir;
   const std::string state = dir.path() + "/state", constants = dir.path() + "/cpu.json";
-  const std::vector<std::string> args = tiny_model(
-      {"validate", "--gpu", "CPU", "--gpus", "2", "--top", "3", "--steps", "2", "--warmup", "1", "--state",
-       state, "--write-constants", constants, "--out", dir.path() + "/recipe.yaml", "--json"});
+  const std::vector<std::string> args = tiny_model({"validate",
+                                                    "--gpu",
+                                                    "CPU",
+                                                    "--gpus",
+                                                    "2",
+                                                    "--constants",
+                                                    "h100",
+                                                    "--top",
+                                                    "3",
+                                                    "--steps",
+                                                    "2",
+                                                    "--warmup",
+                                                    "1",
+                                                    "--state",
+                                                    state,
+                                                    "--write-constants",
+                                                    constants,
+                                                    "--out",
+                                                    dir.path() + "/recipe.yaml",
+                                                    "--json"});
   const Outcome outcome = autotune(args);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
@@ -227,6 +266,34 @@ TEST(Autotune, ValidatesPlansByRunningThem) {
   EXPECT_EQ(again.at("plans")[0].at("measured_ms").dump(), json.at("plans")[0].at("measured_ms").dump());
   EXPECT_EQ(autotune(tiny_model({"predict", "--gpu", "CPU", "--gpus", "2", "--constants", constants})).code,
             0);
+}
+
+// From a search to a trained model: the recipe holds all that a run needs but its data.
+TEST(Autotune, RecipeOfASearchTrains) {
+  const testing::TempDir dir;
+  const std::string recipe = dir.path() + "/recipe.yaml";
+  const Outcome searched =
+      autotune(tiny_model({"search", "--gpu", "CPU", "--gpus", "2", "--constants", "h100",
+                           "--tensor-model-parallel-size", "2", "--out", recipe}));
+  ASSERT_EQ(searched.code, 0) << searched.err;
+  const Outcome trained =
+      run_command({"pretrain", "--config", recipe, "--ranks", "2", "--device", "cpu", "--mock-data",
+                   "--train-iters", "2", "--lr", "1e-4", "--log-interval", "1"});
+  ASSERT_EQ(trained.code, 0) << trained.err << read_text_file(recipe);
+  EXPECT_NE((trained.out + trained.err).find("iteration        2/       2"), std::string::npos)
+      << trained.out << trained.err;
+}
+
+// Constants of this machine come from short runs of other models, where none are given.
+TEST(AutotuneMachine, IsMeasuredBeforeItIsPredicted) {
+  const Outcome outcome = autotune(tiny_model({"predict", "--gpu", "CPU", "--gpus", "2", "--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("calibrated by "), std::string::npos) << outcome.err;
+  const Outcome given =
+      autotune(tiny_model({"predict", "--gpu", "CPU", "--gpus", "2", "--constants", "h100", "--json"}));
+  EXPECT_EQ(given.err.find("calibrated by "), std::string::npos) << given.err;
+  EXPECT_NE(Json::parse(given.out).at("iteration_ms").as_double(),
+            Json::parse(outcome.out).at("iteration_ms").as_double());
 }
 
 TEST(Autotune, ExplainsAPlan) {

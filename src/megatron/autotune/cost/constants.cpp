@@ -64,4 +64,37 @@ CostConstants a100_constants() {
   return c;
 }
 
+CostConstants cpu_constants() {
+  CostConstants c;
+  c.gemm16 = 0.3;
+  c.memory = 0.4;
+  c.nvlink = 0.3;
+  c.exposed = 0.9;
+  c.host_moe_ms = 0;
+  c.host_forward_ms = 0;
+  c.host_backward_ms = 0;
+  c.kernel_us = 10;
+  c.shape = 0.3;
+  c.latency_us = 30;
+  c.step_ms = 1;
+  c.step_single_ms = 1;
+  return c;
+}
+
+std::span<const FittedConstant> cpu_fitted_constants() {
+  using C = CostConstants;
+  static constexpr std::array table{
+      FittedConstant{"gemm16", "sustained 16-bit GEMM / peak", &C::gemm16, 1, 0.002, 20},
+      FittedConstant{"attention", "attention / table", &C::attention, 1, 0.01, 20},
+      FittedConstant{"memory", "elementwise / memory peak", &C::memory, 1, 0.005, 20},
+      FittedConstant{"nvlink", "collectives / copies", &C::nvlink, 1, 0.005, 20},
+      FittedConstant{"kernel_us", "start of an operator", &C::kernel_us, 1, 0.1, 500},
+      FittedConstant{"shape", "power of a GEMM's occupancy", &C::shape, 0.5, 0.02, 2},
+      FittedConstant{"latency_us", "latency of a collective", &C::latency_us, 1, 0.5, 5000},
+      FittedConstant{"step_ms", "iteration beside all else", &C::step_ms, 1, 0.05, 60},
+      FittedConstant{"optimizer", "bytes of an update / assumed", &C::optimizer, 0.7, 0.1, 10},
+  };
+  return table;
+}
+
 }  // namespace megatron::autotune

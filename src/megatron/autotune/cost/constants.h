@@ -50,4 +50,9 @@ std::span<const FittedConstant> measured_constants();
 // Priors for A100 with the software of 2022, whose host time bounds small models.
 CostConstants a100_constants();
 
+// Priors for ranks that are threads on a CPU's cores, which launch nothing and copy on the cores that
+// compute; and what short runs of small models determine of them.
+CostConstants cpu_constants();
+std::span<const FittedConstant> cpu_fitted_constants();
+
 }  // namespace megatron::autotune

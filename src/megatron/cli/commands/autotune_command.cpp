@@ -7,6 +7,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/cli/bench/step_profile.h"
+#include "megatron/cli/commands/autotune_calibrate.h"
 #include "megatron/cli/commands/autotune_parts.h"
 #include "megatron/cli/commands/autotune_setup.h"
 #include "megatron/cli/flags.h"
@@ -22,7 +23,7 @@ constexpr CommandFlag kTableFlags[] = {
     {"--table", 1, "JSON file of measured configurations"},
     {"--draws", 1, "halves that constants are fitted on, the rest judged [20]"},
     {"--seed", 1, "of the draws [1234]"},
-    {"--constants", 1, "calibration file instead of the shipped one"},
+    {"--constants", 1, "calibration: FILE, h100 or a100"},
     {"--write-constants", 1, "write what was fitted on the whole table"},
     {"--rows", 0, "print every row"},
     {"--json", 0, "one JSON document"},
@@ -88,7 +89,7 @@ int run_predict(Invocation& invocation) {
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune predict: cannot make sense of '{}'", line.words[0]));
   if (table) return predict_table(invocation, line);
-  const PlanSetup setup = autotune_plan_setup(line);
+  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
   const ParallelPlan plan = given_plan(setup);
   const std::optional<PricedStep> step = price_by_ops(setup, plan);
   if (line.has("--json")) {
@@ -130,7 +131,7 @@ int run_explain_plan(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, autotune_plan_flags());
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune explain: cannot make sense of '{}'", line.words[0]));
-  const PlanSetup setup = autotune_plan_setup(line);
+  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
   const ParallelPlan plan = given_plan(setup);
   if (line.has("--json"))
     fmt::print(invocation.out, "{}\n", autotune::explain_json(setup.inputs(), plan).dump(1));

@@ -10,7 +10,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/base/writable_folder.h"
-#include "megatron/cli/commands/autotune_setup.h"
+#include "megatron/cli/commands/autotune_calibrate.h"
 #include "megatron/cli/commands/autotune_check.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
@@ -91,7 +91,7 @@ int run_autotune_search(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, search_flags());
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune search: cannot make sense of '{}'", line.words[0]));
-  const PlanSetup setup = autotune_plan_setup(line);
+  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
   SearchRequest request = search_request(setup, line);
   if (line.has("--precisions")) request.precisions = precisions_of(line.get("--precisions"));
   const auto number = [&](const char* flag, int64_t otherwise, int64_t most) {

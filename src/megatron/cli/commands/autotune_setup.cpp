@@ -20,7 +20,7 @@ constexpr CommandFlag kPlanFlags[] = {
     {"--gpu", 1, "GPU kind, instead of --cluster [H100]"},
     {"--gpus", 1, "how many of them [--world-size, else 8]"},
     {"--imbalance", 1, "rows of the fullest expert rank / mean [1.2]"},
-    {"--constants", 1, "calibration file instead of the shipped one"},
+    {"--constants", 1, "calibration: FILE, h100 or a100 [h100]"},
     {"--database", 1, "measured ops: FILE, h200 or none [h200 for H200]"},
     {"--forward-only", 0, "log-probabilities or prefill: no backward pass"},
     {"--json", 0, "one JSON document"},
@@ -205,6 +205,7 @@ std::string autotune_flags_text(std::span<const CommandFlag> flags) {
 Calibration autotune_calibration(const CommandLine& line, std::string_view shipped) {
   if (!line.has("--constants")) return shipped_calibration(shipped);
   const std::string path = line.get("--constants");
+  if (path == "h100" || path == "a100") return shipped_calibration(path);
   return parse_calibration(Json::read(path), path);
 }
 

@@ -11,11 +11,9 @@
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
 #include "megatron/base/writable_folder.h"
-#include "megatron/cli/bench/bench_cases.h"
-#include "megatron/cli/commands/autotune_setup.h"
+#include "megatron/cli/commands/autotune_calibrate.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
-#include "megatron/training/run/run.h"
 
 namespace megatron {
 
@@ -37,39 +35,6 @@ std::vector<CommandFlag> validate_flags() {
   std::vector<CommandFlag> flags(autotune_plan_flags().begin(), autotune_plan_flags().end());
   flags.insert(flags.end(), std::begin(kValidateFlags), std::end(kValidateFlags));
   return flags;
-}
-
-// Keeps the milliseconds of rank 0's steps.
-class StepTimes final : public Callback {
- public:
-  explicit StepTimes(int64_t warmup) : warmup_(warmup) {}
-  void on(RunEvent event, RunView& view) override {
-    if (event == RunEvent::step_end && view.is_first_rank() && view.report->iteration > warmup_)
-      seconds.push_back(view.report->milliseconds * 1e-3);
-  }
-  std::vector<double> seconds;
-
- private:
-  int64_t warmup_;
-};
-
-double run_plan_steps(const Invocation& invocation, const std::string& recipe, int ranks, int64_t warmup,
-                      int64_t steps) {
-  RunSpec spec;
-  spec.sources.file = ConfigText{"recipe.yaml", recipe};
-  spec.sources.overrides = {fmt::format("run.ranks={}", ranks),
-                            fmt::format("train.train_iters={}", warmup + steps), "optimizer.lr=1e-4",
-                            "scheduler.lr_decay_style=constant"};
-  spec.log = invocation.log;
-  spec.out = nullptr;
-  spec.data = [](const Config& config) { return RunData{.train = random_rows(config)}; };
-  const auto times = std::make_shared<StepTimes>(warmup);
-  spec.callbacks = {times};
-  if (const RunEnd end = run(spec); end.reason != RunEnd::Reason::finished)
-    throw Error("autotune validate: " + end.text());
-  require(!times->seconds.empty(), "autotune validate: no step was measured");
-  std::sort(times->seconds.begin(), times->seconds.end());
-  return times->seconds[times->seconds.size() / 2];
 }
 
 // What earlier validations measured, by the text of the recipe.
@@ -120,7 +85,8 @@ std::string autotune_validate_help() {
   return "usage: megatron autotune validate [settings] --gpu KIND --gpus N [options]\n"
          "\n"
          "Searches, runs the best plans for a few steps on this machine, tells predicted and measured times\n"
-         "and what the first pick loses, and corrects the constants. --gpu CPU: N ranks as threads.\n" +
+         "and what the first pick loses, and corrects the constants. --gpu CPU: N ranks as threads, whose\n"
+         "constants some seconds of small models give first, unless --constants names them.\n" +
          autotune_flags_text(validate_flags()) + "\n" + settings_overview();
 }
 
@@ -138,7 +104,7 @@ int run_autotune_validate(Invocation& invocation) {
   const int64_t top = number("--top", 5, 1, 20), steps = number("--steps", 5, 1, 10000),
                 warmup = number("--warmup", 2, 0, 10000);
   if (line.has("--report")) require_file_place("--report", line.get("--report"));
-  const PlanSetup setup = autotune_plan_setup(line);
+  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
   const int ranks = setup.cluster.gpus();
   if (ranks > 64)
     throw UsageError(fmt::format(
@@ -160,7 +126,7 @@ int run_autotune_validate(Invocation& invocation) {
     candidate.measured = state.find(recipe);
     if (!candidate.measured) {
       try {
-        candidate.measured = run_plan_steps(invocation, recipe, ranks, warmup, steps);
+        candidate.measured = run_plan_steps(invocation.log, recipe, ranks, warmup, steps);
       } catch (const ConfigError& error) {
         ++left_out[error.what()];
         continue;
