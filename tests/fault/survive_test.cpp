@@ -523,9 +523,10 @@ TEST(Restart, ProcessesSurviveFaults) {
         *divisions[(round + 1) % 3], 100, "slow@0:1=0.02,slow@1:1=0.02",
         [&](const std::vector<pid_t>& children) { kill_at_random(kAtRandom, random, children); }, seconds);
     faults += kPlanted + kAtRandom;
+    fmt::print("{} of {} faults; ", faults, wanted);
+    tell_times(seconds);
+    std::fflush(stdout);
   }
-  fmt::print("{} faults in {} rounds; ", faults, round);
-  tell_times(seconds);
 }
 
 }  // namespace
