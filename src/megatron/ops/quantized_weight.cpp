@@ -7,7 +7,8 @@
 namespace megatron::ops {
 namespace {
 
-constexpr int64_t kStreamedRows = 16;                 // up to them, reading the weight is all that takes time
+constexpr int64_t kStreamedRows = 16;   // up to them, reading the weight is all that takes time
+constexpr int64_t kStreamedTwice = 48;  // up to them, reading it again is faster than widening it
 constexpr int64_t kSlabElements = int64_t{32} << 20;  // of a weight that is widened at once
 
 class QuantizedWeightFormat final : public LinearFormat {
@@ -18,18 +19,22 @@ class QuantizedWeightFormat final : public LinearFormat {
   void forward(RankContext& ctx, const Operand& x, const Weight& weight, const Tensor& bias,
                const Tensor& y) const override {
     const Tensor rows = x.data.detach();
-    if (ctx.device.type != DeviceType::Cuda || streams(rows, weight))
-      ctx.kernels->gemm(ctx.kernel_context(), {.a = rows,
-                                               .b = weight.value.detach().transpose(0, 1),
-                                               .c = y,
-                                               .bias = bias,
-                                               .b_scale = weight.scale,
-                                               .b_block_rows = scale_rows(weight),
-                                               .static_b = true});
-    else if (scale_rows(weight) == 128 && fp8_takes(rows.size(0), weight.value))
-      multiply_fp8(ctx, rows, weight, bias, y);
-    else
+    const int64_t count = rows.size(0), whole = count / kStreamedRows * kStreamedRows;
+    const bool cuda = ctx.device.type == DeviceType::Cuda, streams = weight.value.size(1) % 128 == 0;
+    if (!cuda || (streams && count <= kStreamedRows)) {
+      stream(ctx, rows, weight, bias, y);
+    } else if (streams && scale_rows(weight) == 128 && fp8_takes(whole, weight.value)) {
+      multiply_fp8(ctx, rows.slice(0, 0, whole), weight, bias, y.slice(0, 0, whole));
+      // The rows that do not fill a tile.
+      if (whole < count) stream(ctx, rows.slice(0, whole, count), weight, bias, y.slice(0, whole, count));
+    } else if (streams && count <= kStreamedTwice) {
+      for (int64_t begin = 0; begin < count; begin += kStreamedRows) {
+        const int64_t end = std::min(begin + kStreamedRows, count);
+        stream(ctx, rows.slice(0, begin, end), weight, bias, y.slice(0, begin, end));
+      }
+    } else {
       multiply_widened(ctx, rows, weight, bias, y);
+    }
     trace(ctx, name(), Phase::Forward,
           2.0 * static_cast<double>(y.size(0)) * static_cast<double>(weight.value.numel()),
           {&x.data, &weight.value, &weight.scale, &y});
@@ -38,8 +43,15 @@ class QuantizedWeightFormat final : public LinearFormat {
   void wgrad(RankContext&, const Operand&, const Operand&, GradAccumulator&) const override { no_gradient(); }
 
  private:
-  static bool streams(const Tensor& x, const Weight& weight) {
-    return x.size(0) <= kStreamedRows && weight.value.size(1) % 128 == 0;
+  static void stream(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias,
+                     const Tensor& y) {
+    ctx.kernels->gemm(ctx.kernel_context(), {.a = x,
+                                             .b = weight.value.detach().transpose(0, 1),
+                                             .c = y,
+                                             .bias = bias,
+                                             .b_scale = weight.scale,
+                                             .b_block_rows = scale_rows(weight),
+                                             .static_b = true});
   }
 
   static void multiply_fp8(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& bias,

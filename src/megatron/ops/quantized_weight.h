@@ -13,8 +13,8 @@ Weight quantize_weight(RankContext& ctx, const Tensor& weight, DType dtype, bool
 int64_t scale_rows(const Weight& weight);
 
 // y = x · weightᵀ for such weights. Up to 16 rows of x read the values at the speed of memory. Of more
-// rows on a GPU, x is rounded to fp8 as well where the weight has squares and the rows are a multiple of 16;
-// otherwise the weight is widened, slab by slab.
+// rows on a GPU, x is rounded to fp8 as well where the weight has squares, but for the last rows that are not
+// 16; otherwise up to 48 rows read the values again, and for more the weight is widened, slab by slab.
 std::shared_ptr<const LinearFormat> quantized_weight_format();
 
 }  // namespace megatron::ops
