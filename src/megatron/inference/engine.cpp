@@ -150,18 +150,22 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
     throw ConfigError(
         "inference: states along the sequence cannot go back to before a draft token; leave "
         "--num-speculative-tokens out");
+  if (options.fp8_cache && carries_states(model.config()))
+    throw ConfigError(
+        "--kv-cache-dtype fp8: states along the sequence are not kept in fp8; leave it out for this model");
   require(!options.record_routing || model.config().moe_enable_routing_replay,
           "engine: experts are recorded by a model with --moe-enable-routing-replay");
   experts_per_token = expert_layers(model.config()) * model.config().moe_router_topk;
   const CacheShapes shapes = model.cache_shapes();
+  const DType kept = options.fp8_cache ? DType::F8E4M3 : model.dtype();  // of keys and values
   const int64_t context = longest_context(model.config());
   max_length = options.max_length > 0 ? std::min(options.max_length, context) : context;
 
   const int64_t depths = std::min(options.speculative_tokens, model.draft_depths());
   const int64_t slot = PagedCache::slot_bytes(shapes, model.dtype());
-  int64_t block = PagedCache::block_bytes(shapes, model.dtype(), options.block_size);
+  int64_t block = PagedCache::block_bytes(shapes, kept, options.block_size);
   for (int64_t depth = 0; depth < depths; ++depth)
-    block += PagedCache::block_bytes(model.draft_shapes(depth), model.dtype(), options.block_size);
+    block += PagedCache::block_bytes(model.draft_shapes(depth), kept, options.block_size);
   const auto states = static_cast<int64_t>(static_cast<double>(options.cache_bytes) *
                                            options.state_ratio.value_or(0.5));  // bytes at most
   if (slot > 0) options.max_requests = std::min(options.max_requests, states / slot);
@@ -180,7 +184,7 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
         "give it more",
         options.cache_bytes, options.block_size, block, slot));
   max_length = std::min(max_length, blocks * options.block_size);
-  cache = std::make_unique<PagedCache>(ctx, shapes, model.dtype(), blocks + spare, options.block_size,
+  cache = std::make_unique<PagedCache>(ctx, shapes, kept, blocks + spare, options.block_size,
                                        slot > 0 ? options.max_requests : 1);
   if (captures) graphs = std::make_unique<DecodeGraphs>(ctx, model, *cache, blocks);
   if (options.time_steps && ctx.device.is_cuda()) {
@@ -188,8 +192,8 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
     computed.emplace(ctx.runtime, true);
   }
   for (int64_t depth = 0; depth < depths; ++depth)
-    draft_caches.push_back(std::make_unique<PagedCache>(ctx, model.draft_shapes(depth), model.dtype(), blocks,
-                                                        options.block_size, 1));
+    draft_caches.push_back(
+        std::make_unique<PagedCache>(ctx, model.draft_shapes(depth), kept, blocks, options.block_size, 1));
   if (!first()) return;
   CacheLimits limits{.blocks = blocks, .block_size = options.block_size, .max_length = max_length};
   limits.shares_prefixes =

@@ -10,6 +10,7 @@ struct EngineOptions {
   // Tokens of a block. 64 keys are a tile of the attention kernels, so a tile never leaves its block; larger
   // blocks waste more at the end of each sequence and share fewer prefixes.
   int64_t block_size = 64;
+  bool fp8_cache = false;                  // keys and values in e4m3, with a scale for each head of a token
   int64_t cache_bytes = int64_t{1} << 30;  // of keys, values and states on each rank
   // The share of it that states along the sequence have, the rest being for keys and values; none: as much as
   // max_requests need, at most half.

@@ -56,6 +56,7 @@ Tensor decode_persistently(RankContext& ctx, Model& model, const Tensor& ids, co
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string name = "decoder.layers." + std::to_string(i);
     const PagedCache::Pages& pages = seq.cache->pages(i);
+    if (pages.keys.dtype() != DType::BF16) return {};
     layers.push_back({.input_norm = value(name + ".input_layernorm.weight"),
                       .qkv = value(name + ".self_attention.linear_qkv.weight"),
                       .projection = value(name + ".self_attention.linear_proj.weight"),

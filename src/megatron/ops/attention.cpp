@@ -172,11 +172,13 @@ AttentionArgs make_args(RankContext& ctx, const Tensor& q, const Tensor& k, cons
                         const AttentionOptions& options) {
   for (auto [name, x] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) {
     check_input(ctx, "attention", name, *x);
-    check_dtype("attention", name, *x, q.dtype());
+    const bool small = options.blocks && x != &q && x->dtype() == DType::F8E4M3;  // kernels/fp8_pages.h
+    if (!small) check_dtype("attention", name, *x, q.dtype());
     require(x->rank() == 3 && x->stride(2) == 1,
             "attention: {} is {}, but it must be [tokens, heads, head_dim] with unit stride in head_dim",
             name, *x);
   }
+  check_dtype("attention", "v", v, k.dtype());
   require(q.size(2) == k.size(2) && k.size(0) == v.size(0) && k.size(1) == v.size(1),
           "attention: q {}, k {} and v {} do not fit: q and k share head_dim, k and v tokens and heads", q, k,
           v);

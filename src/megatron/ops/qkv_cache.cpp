@@ -14,7 +14,8 @@ Tensor split_qkv_to_cache(RankContext& ctx, const Tensor& qkv, const QkvShape& s
   check_shape("split_qkv_to_cache", "slots", slots, {qkv.size(0)});
   for (const Tensor* pool : {&keys, &values}) {
     check_input(ctx, "split_qkv_to_cache", "cache", *pool);
-    check_dtype("split_qkv_to_cache", "cache", *pool, qkv.dtype());
+    const bool small = keys.dtype() == DType::F8E4M3;  // kernels/fp8_pages.h
+    check_dtype("split_qkv_to_cache", "cache", *pool, small ? keys.dtype() : qkv.dtype());
     check_shape("split_qkv_to_cache", "cache", *pool, {keys.size(0), shape.groups, shape.head_dim});
   }
   Tensor q = ctx.empty({qkv.size(0), shape.heads, shape.head_dim}, qkv.dtype());

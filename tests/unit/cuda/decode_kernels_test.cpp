@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "megatron/device/graph.h"
+#include "megatron/kernels/fp8_pages.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -309,6 +310,52 @@ TEST_F(CudaDecode, QueriesTurnAndKeysGoToTheCache) {
         same(q, "q " + label(dtype));
         same(keys, "keys " + label(dtype));
         same(others, 0, "values " + label(dtype));
+      }
+}
+
+// The same into a pool of e4m3, with scales behind each row.
+TEST_F(CudaDecode, KeysGoToACacheOfFp8) {
+  for (DType dtype : floats())
+    for (auto [heads, groups, d] : {std::array<int64_t, 3>{8, 2, 64}, {3, 3, 10}, {32, 8, 128}})
+      for (bool rotates : {true, false}) {
+        constexpr int64_t tokens = 5, rows = 12;
+        const int64_t row_bytes = fp8_row_bytes(groups, d);
+        Both qkv = uniform({tokens, (heads + 2 * groups) * d}, dtype), q = output({tokens, heads, d}, dtype),
+             k = output({tokens, groups, d}, dtype), v = output({tokens, groups, d}, dtype);
+        Both keys = on_both(cpu.zeros({rows, row_bytes}, DType::F8E4M3)),
+             others = on_both(cpu.zeros({rows, row_bytes}, DType::F8E4M3));
+        const auto pool = [&](const Tensor& x) { return x.slice(1, 0, groups * d).view({rows, groups, d}); };
+        const DType wide = accumulation_dtype(dtype);
+        Both cos = rotates ? uniform({tokens, d / 2}, wide) : Both{},
+             sin = rotates ? uniform({tokens, d / 2}, wide) : Both{};
+        Both slots = on_both(cpu.from_vector(std::vector<int64_t>{7, 0, 11, 3, 4}, {tokens}));
+        ASSERT_TRUE(gpu().kernels->qkv_cache(gpu().kernel_context(), {.qkv = qkv.gpu,
+                                                                      .q = q.gpu,
+                                                                      .keys = pool(keys.gpu),
+                                                                      .values = pool(others.gpu),
+                                                                      .slots = slots.gpu,
+                                                                      .cos = cos.gpu,
+                                                                      .sin = sin.gpu}));
+        cpu.kernels->qkv_split(
+            cpu.kernel_context(),
+            {.qkv = qkv.cpu, .q = q.cpu, .k = k.cpu, .v = v.cpu, .cos = cos.cpu, .sin = sin.cpu});
+        cpu.kernels->put_rows(cpu.kernel_context(), {k.cpu, slots.cpu, pool(keys.cpu)});
+        cpu.kernels->put_rows(cpu.kernel_context(), {v.cpu, slots.cpu, pool(others.cpu)});
+        same(q, "q " + label(dtype));
+        const auto bytes = [](const Both& x) {
+          return x.map([](const Tensor& t) { return t.reinterpret(DType::U8); });
+        };
+        // Values are not turned, so their bytes are the same; a turned key may be rounded to its neighbour.
+        same(bytes(others), 0, "values " + label(dtype));
+        if (!rotates) same(bytes(keys), 0, "keys " + label(dtype));
+        same(keys.map(pool), 0.13, "turned keys " + label(dtype));
+
+        // Rows that are put by themselves.
+        Both again = on_both(cpu.zeros({rows, row_bytes}, DType::F8E4M3));
+        Both from = on_both(v.cpu);
+        gpu().kernels->put_rows(gpu().kernel_context(), {from.gpu, slots.gpu, pool(again.gpu)});
+        again.cpu = others.cpu;
+        same(bytes(again), 0, "rows " + label(dtype));
       }
 }
 

@@ -1,3 +1,4 @@
+#include "megatron/kernels/fp8_pages.h"
 #include "unit/cuda/twin.h"
 
 namespace megatron::testing {
@@ -33,6 +34,22 @@ class CudaPagedAttention : public Twin {
             uniform({kBlocks * kBlock, c.kv_heads, c.d}, dtype, -2, 2),
             uniform({kBlocks * kBlock, c.kv_heads, c.dv}, dtype),
             on_both(cpu.from_vector(table, {std::ssize(c.sequences), most}))};
+  }
+
+  // The same keys and values in e4m3, rounded on the CPU.
+  Inputs small(Inputs in) {
+    for (Both* pool : {&in.k, &in.v}) {
+      const int64_t rows = pool->cpu.size(0), heads = pool->cpu.size(1), dim = pool->cpu.size(2);
+      std::vector<int64_t> ids(static_cast<size_t>(rows));
+      for (int64_t i = 0; i < rows; ++i) ids[static_cast<size_t>(i)] = i;
+      const Tensor bytes = cpu.zeros({rows, fp8_row_bytes(heads, dim)}, DType::F8E4M3);
+      const auto heads_of = [&](const Tensor& x) {
+        return x.slice(1, 0, heads * dim).view({rows, heads, dim});
+      };
+      cpu.kernels->put_rows(cpu.kernel_context(), {pool->cpu, cpu.from_vector(ids, {rows}), heads_of(bytes)});
+      *pool = on_both(bytes).map(heads_of);
+    }
+    return in;
   }
 
   // o of the sequences [first, last).
@@ -103,20 +120,33 @@ TEST_F(CudaPagedAttention, IsThatOfTheCpu) {
     }
 }
 
+TEST_F(CudaPagedAttention, InFp8IsThatOfTheCpu) {
+  for (DType dtype : floats())
+    for (const Case& c : kCases) {
+      const Both o = run_some(c, small(inputs(c, dtype)), 0, c.sequences.size(), dtype);
+      const std::string what = std::string(c.name) + " e4m3 " + label(dtype);
+      if (size_of(dtype) == 2)
+        alike(o, dtype == DType::F16 ? 1e-3 : 8e-3, what);
+      else
+        same(o, dtype == DType::F64 ? 1e-11 : 2e-5, what);
+    }
+}
+
 // What a sequence gets is the same, to the bit, whatever runs beside it.
 TEST_F(CudaPagedAttention, DoesNotDependOnTheOthers) {
   for (DType dtype : floats())
-    for (const Case& c : kCases) {
-      const Inputs in = inputs(c, dtype);
-      const std::vector<double> all = values(gpu(), run_some(c, in, 0, c.sequences.size(), dtype).gpu);
-      size_t at = 0;
-      for (size_t i = 0; i < c.sequences.size(); ++i) {
-        const std::vector<double> alone = values(gpu(), run_some(c, in, i, i + 1, dtype).gpu);
-        EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + static_cast<ptrdiff_t>(at)))
-            << c.name << ", sequence " << i << " " << label(dtype);
-        at += alone.size();
+    for (const Case& c : kCases)
+      for (bool rounded : {false, true}) {
+        const Inputs in = rounded ? small(inputs(c, dtype)) : inputs(c, dtype);
+        const std::vector<double> all = values(gpu(), run_some(c, in, 0, c.sequences.size(), dtype).gpu);
+        size_t at = 0;
+        for (size_t i = 0; i < c.sequences.size(); ++i) {
+          const std::vector<double> alone = values(gpu(), run_some(c, in, i, i + 1, dtype).gpu);
+          EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + static_cast<ptrdiff_t>(at)))
+              << c.name << ", sequence " << i << " " << label(dtype);
+          at += alone.size();
+        }
       }
-    }
 }
 
 }  // namespace

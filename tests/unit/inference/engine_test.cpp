@@ -6,6 +6,7 @@
 #include <set>
 
 #include "megatron/models/model_sequences.h"
+#include "megatron/transformer/layer_pattern.h"
 #include "unit/inference/small_models.h"
 
 namespace megatron {
@@ -102,6 +103,31 @@ TEST_P(EngineOfEveryKind, LogprobsAreThoseOfLogits) {
                   for (int64_t at = length; at < std::ssize(text); ++at)
                     check(logits, at, answer.tokens[static_cast<size_t>(at - length)]);
               });
+}
+
+// Keys and values in e4m3: answers do not depend on the batch either, and are near those of a wide cache.
+TEST_P(EngineOfEveryKind, KeysInFp8) {
+  const Config config = small_config(*GetParam());
+  const std::vector<Request> requests = mixed_requests(8);
+  const EngineOptions small{.block_size = 4, .fp8_cache = true};
+  if (carries_states(config.model)) {
+    EXPECT_THROW(answers(config, DType::F32, small, requests), ConfigError);
+    return;
+  }
+  const std::vector<Answer> wide = answers(config, DType::F32, {.block_size = 4}, requests),
+                            together = answers(config, DType::F32, small, requests);
+  double error = 0, count = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Answer alone =
+        answers(config, DType::F32, {.block_size = 4, .fp8_cache = true, .max_tokens = 7}, {requests[i]})[0];
+    EXPECT_EQ(alone.ids, together[i].ids) << "request " << i;
+    EXPECT_EQ(alone.logprobs, together[i].logprobs) << "request " << i;
+    // Of the first token: behind it texts may differ.
+    error += std::pow(together[i].logprobs[0] - wide[i].logprobs[0], 2);
+    count += 1;
+  }
+  EXPECT_GT(error, 0) << "something was rounded";
+  EXPECT_LT(std::sqrt(error / count), 0.05);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineOfEveryKind,

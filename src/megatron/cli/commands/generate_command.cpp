@@ -45,6 +45,7 @@ constexpr CommandFlag kFlags[] = {
     {"--top_p", 1, "the same; 0: of all"},
     {"--repetition-penalty", 1, "above 1: repeat less (what generation_config.json says, else 1)"},
     {"--quantization", 1, "int8, or on a GPU fp8: of weights, when they are loaded"},
+    {"--kv-cache-dtype", 1, "auto: as the model, or fp8: e4m3 with scales [auto]"},
     {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"},
     {"--top-n-logprobs", 1, "with each token the N likeliest and their log-probabilities"},
     {"--output-path", 1, "also write the answers into this JSON file"},
@@ -241,9 +242,15 @@ class PromptBatch {
                          invocation_.log, "generating",
                          request_.max_tokens * static_cast<int64_t>(prompts_.size()));
                    ctx.batch_invariant = arguments_.config.precision.batch_invariant_mode;
+                   const bool small = fp8_cache(line_.get("--kv-cache-dtype")),
+                              whole = needs_whole_texts(loaded.model(), line_);
+                   if (small && whole)
+                     throw ConfigError(
+                         "--kv-cache-dtype fp8: this model reads its texts whole and keeps no cache; leave "
+                         "it out");
                    const bool alone = prompts_.size() == 1 && request_.top_logprobs < 0 &&
-                                      !records_routing() && request_.stop_sequences.empty();
-                   if (alone || needs_whole_texts(loaded.model(), line_))
+                                      !records_routing() && request_.stop_sequences.empty() && !small;
+                   if (alone || whole)
                      one_by_one(ctx, world, loaded.model());
                    else
                      together(ctx, world, loaded.model());
@@ -300,6 +307,7 @@ class PromptBatch {
     EngineOptions options = engine_options(arguments_.config);
     options.max_requests = std::min(options.max_requests, static_cast<int64_t>(prompts_.size()));
     options.record_routing = records_routing();
+    options.fp8_cache = fp8_cache(line_.get("--kv-cache-dtype"));
     options.cuda_graphs = !line_.has("--no-cuda-graphs");
     Engine engine(ctx, world, model, options);
     if (world.rank() == 0)

@@ -56,6 +56,15 @@ std::optional<DType> quantized_dtype(const std::string& quantization, const Conf
   return quantization == "int8" ? DType::I8 : DType::F8E4M3;
 }
 
+bool fp8_cache(const std::string& kv_cache_dtype) {
+  if (kv_cache_dtype.empty() || kv_cache_dtype == "auto") return false;
+  if (kv_cache_dtype == "fp8" || kv_cache_dtype == "fp8_e4m3") return true;
+  throw ConfigError(
+      fmt::format("--kv-cache-dtype {}: keys and values are kept in the model's dtype (auto) or in e4m3 with "
+                  "scales (fp8); use one of these",
+                  kv_cache_dtype));
+}
+
 ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, std::string_view command) {
   const std::string checkpoint = checkpoint_of(line);
   if (line.hf_dir.empty() == checkpoint.empty())

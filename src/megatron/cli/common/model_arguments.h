@@ -40,6 +40,9 @@ class LoadedModel {
 // What --quantization says; a ConfigError where it is not built for these settings.
 std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config);
 
+// Whether --kv-cache-dtype asks for keys and values in e4m3; a ConfigError where it is no dtype of a cache.
+bool fp8_cache(const std::string& kv_cache_dtype);
+
 // The picture files that --images names; none where it names prepared pixels.
 std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& arguments);
 // The prepared pixels that --images names; null where it was not given.

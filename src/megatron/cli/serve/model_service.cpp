@@ -63,6 +63,7 @@ std::vector<CommandFlag> service_flags() {
           {"--tool-call-parser", 1, "auto, hermes, llama3_json, mistral or none [auto]"},
           {"--max-model-len", 1, "tokens of prompt and answer at most [the model's]"},
           {"--quantization", 1, "int8, or on a GPU fp8: of weights, when they are loaded [none]"},
+          {"--kv-cache-dtype", 1, "auto: as the model, or fp8: e4m3 with scales [auto]"},
           {"--kv-cache-gib", 1, "memory of the cache on each rank, in GiB [4]"},
           {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"}};
 }
@@ -85,6 +86,7 @@ void serve_model(Invocation& invocation, const CommandLine& line, std::string_vi
     engine_settings.cache_bytes =
         static_cast<int64_t>(parse_positive(command, "--kv-cache-gib", line.get("--kv-cache-gib"), 1e6) *
                              static_cast<double>(1 << 30));
+  engine_settings.fp8_cache = fp8_cache(line.get("--kv-cache-dtype"));
   engine_settings.cuda_graphs = !line.has("--no-cuda-graphs");
   ServedModel model = served_model(line, arguments, command);
   options.service.style = chat_style(line, model);

@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "megatron/kernels/cpu/isa/dispatch.h"
+#include "megatron/kernels/cpu/isa/lanes.h"
+#include "megatron/kernels/fp8_pages.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -25,7 +29,33 @@ void gather_rows(const KernelContext& ctx, const GatherRowsArgs& args) {
   });
 }
 
+// Each head of a row in e4m3, with a scale of its own: kernels/fp8_pages.h.
+template <class T>
+void put_fp8_rows(const KernelContext& ctx, const PutRowsArgs& args) {
+  const int64_t heads = args.source.size(1), head_dim = args.source.size(2);
+  const int64_t* ids = pointer<int64_t>(args.ids);
+  const T* source = pointer<T>(args.source);
+  fp8_e4m3* out = pointer<fp8_e4m3>(args.out);
+  const int64_t row_bytes = args.out.stride(0), scales = fp8_scale_offset(row_bytes, heads);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(head_dim, 1));
+  ctx.pool.parallel_for(args.ids.numel() * heads, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t i = item / heads, head = item % heads;
+      const T* from = source + i * args.source.stride(0) + head * args.source.stride(1);
+      fp8_e4m3 *row = out + ids[i] * row_bytes, *to = row + head * args.out.stride(1);
+      const float amax = max_over<float>(head_dim, [&](int64_t c) { return std::fabs(float(from[c])); });
+      const float inverse = amax == 0 ? 1.f : amax / fp8_e4m3::max;
+      for (int64_t c = 0; c < head_dim; ++c)
+        to[c] = fp8_e4m3(std::clamp(float(from[c]) / inverse, -fp8_e4m3::max, fp8_e4m3::max));
+      std::memcpy(&row[scales + head * 4].bits, &inverse, sizeof inverse);
+    }
+  });
+}
+
 void put_rows(const KernelContext& ctx, const PutRowsArgs& args) {
+  if (args.source.dtype() != args.out.dtype())
+    return dispatch_float("put_rows", args.source.dtype(),
+                          [&]<class T>(Type<T>) { put_fp8_rows<T>(ctx, args); });
   const int64_t count = args.ids.numel(), columns = count > 0 ? args.source.numel() / count : 0;
   const int64_t* ids = pointer<int64_t>(args.ids);
   dispatch_any(args.source.dtype(), [&]<class T>(Type<T>) {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -7,10 +9,11 @@
 #include "megatron/kernels/cpu/isa/lanes.h"
 #include "megatron/kernels/cpu/isa/math.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
+#include "megatron/kernels/fp8_pages.h"
 
 // Attention whose keys and values lie in blocks of a pool. Each row, a query of one head, passes over its own
 // keys in tiles that begin at multiples of kTile, so that its bits depend on nothing but the row itself. A
-// tile that serves several rows is widened first; single rows read the pool itself.
+// tile that serves several rows is widened first; single rows read the pool itself, unless it is e4m3.
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
 
@@ -42,6 +45,17 @@ inline void add_scaled(double factor, const double* b, int64_t n, double* out) {
   for (int64_t i = 0; i < n; ++i) out[i] += factor * b[i];
 }
 
+// What a byte is in e4m3.
+const float* e4m3_values() {
+  static const auto values = [] {
+    std::array<float, 256> all;
+    for (size_t byte = 0; byte < all.size(); ++byte)
+      all[byte] = float(std::bit_cast<fp8_e4m3>(static_cast<uint8_t>(byte)));
+    return all;
+  }();
+  return values.data();
+}
+
 // One sequence of the batch, and its keys.
 struct PagedSequence {
   int64_t first_query, queries, keys;
@@ -60,10 +74,12 @@ struct PagedRow {
   C maximum, sum;
 };
 
-template <class T>
+// T: of queries; P: of the pool, T itself or e4m3 with scales.
+template <class T, class P>
 class PagedRows {
  public:
   using C = Compute<T>;
+  static constexpr bool kFp8 = !std::is_same_v<T, P>;
 
   PagedRows(const KernelContext& ctx, const AttentionArgs& args)
       : args_(args),
@@ -87,14 +103,15 @@ class PagedRows {
     }
     for (int64_t key = begin / kTile * kTile; key < end; key += kTile) {
       const int64_t from = std::max(key, begin), to = std::min(key + kTile, end);
-      const TileOf<T> keys = find(args_.k, sequence, kv_head, key, from, to, d_),
+      const TileOf<P> keys = find(args_.k, sequence, kv_head, key, from, to, d_),
                       values = find(args_.v, sequence, kv_head, key, from, to, dv_);
-      if (count_ <= kFewRows) {
-        add_tiles(keys, values, key);
-        continue;
-      }
-      add_tiles(widened(keys, from - key, to - key, d_, keys_),
-                widened(values, from - key, to - key, dv_, values_), key);
+      if constexpr (!kFp8)
+        if (count_ <= kFewRows) {
+          add_tiles(keys, values, key);
+          continue;
+        }
+      add_tiles(widened(keys, args_.k, kv_head, from - key, to - key, d_, keys_),
+                widened(values, args_.v, kv_head, from - key, to - key, dv_, values_), key);
     }
     for (int64_t r = 0; r < count_; ++r) close(rows_[r], outputs_ + r * dv_);
   }
@@ -123,25 +140,35 @@ class PagedRows {
 
   // Keys [from, to) of the tile that begins at `tile`. Rows of a head lie far apart, so all are asked for at
   // once.
-  TileOf<T> find(const Tensor& pool, const PagedSequence& sequence, int64_t kv_head, int64_t tile,
+  TileOf<P> find(const Tensor& pool, const PagedSequence& sequence, int64_t kv_head, int64_t tile,
                  int64_t from, int64_t to, int64_t width) const {
-    TileOf<T> found;
-    const T* data = pointer<T>(pool) + kv_head * pool.stride(1);
+    TileOf<P> found;
+    const P* data = pointer<P>(pool) + kv_head * pool.stride(1);
     for (int64_t key = from; key < to; ++key) {
       const int64_t slot =
           sequence.blocks[key / args_.block_size] * args_.block_size + key % args_.block_size;
-      const T* row = data + slot * pool.stride(0);
-      for (int64_t c = 0; c < width; c += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(row + c);
+      const P* row = data + slot * pool.stride(0);
+      for (int64_t c = 0; c < width; c += 64 / static_cast<int64_t>(sizeof(P))) __builtin_prefetch(row + c);
       found.rows[key - tile] = row;
     }
     return found;
   }
 
-  TileOf<C> widened(const TileOf<T>& tile, int64_t from, int64_t to, int64_t width, C* target) const {
+  TileOf<C> widened(const TileOf<P>& tile, const Tensor& pool, int64_t kv_head, int64_t from, int64_t to,
+                    int64_t width, C* target) const {
     TileOf<C> wide;
+    [[maybe_unused]] const int64_t scales = fp8_scale_offset(pool.stride(0), pool.size(1));
     for (int64_t key = from; key < to; ++key) {
       C* out = target + key * width;
-      for (int64_t c = 0; c < width; ++c) out[c] = C(tile.rows[key][c]);
+      if constexpr (kFp8) {
+        const P* row = tile.rows[key];
+        float scale;
+        __builtin_memcpy(&scale, row - kv_head * pool.stride(1) + scales + 4 * kv_head, sizeof scale);
+        const C factor = scale;
+        for (int64_t c = 0; c < width; ++c) out[c] = factor * static_cast<C>(e4m3_[row[c].bits]);
+      } else {
+        for (int64_t c = 0; c < width; ++c) out[c] = C(tile.rows[key][c]);
+      }
       wide.rows[key] = out;
     }
     return wide;
@@ -192,22 +219,28 @@ class PagedRows {
   Scratch<C> memory_;
   C *keys_, *values_, *queries_, *outputs_;
   PagedRow<C> rows_[kRows];
+  const float* e4m3_ = e4m3_values();
 };
+
+template <class T, class P>
+void attend_rows(const KernelContext& ctx, const AttentionArgs& args) {
+  const int64_t kv_heads = args.k.size(1), group = args.q.size(1) / kv_heads;
+  const int64_t tasks = (args.max_queries * group + kRows - 1) / kRows;
+  ctx.pool.parallel_for(args.batch * kv_heads * tasks, 1, [&](int64_t begin, int64_t end) {
+    PagedRows<T, P> rows(ctx, args);
+    for (int64_t item = begin; item < end; ++item) {
+      const PagedSequence sequence = sequence_at(args, item / (kv_heads * tasks));
+      const int64_t first = item % tasks * kRows;
+      if (first < sequence.queries * group) rows.run(sequence, item / tasks % kv_heads, first);
+    }
+  });
+}
 
 }  // namespace
 
 void paged_attention(const KernelContext& ctx, const AttentionArgs& args) {
   dispatch_float("attention", args.q.dtype(), [&]<class T>(Type<T>) {
-    const int64_t kv_heads = args.k.size(1), group = args.q.size(1) / kv_heads;
-    const int64_t tasks = (args.max_queries * group + kRows - 1) / kRows;
-    ctx.pool.parallel_for(args.batch * kv_heads * tasks, 1, [&](int64_t begin, int64_t end) {
-      PagedRows<T> rows(ctx, args);
-      for (int64_t item = begin; item < end; ++item) {
-        const PagedSequence sequence = sequence_at(args, item / (kv_heads * tasks));
-        const int64_t first = item % tasks * kRows;
-        if (first < sequence.queries * group) rows.run(sequence, item / tasks % kv_heads, first);
-      }
-    });
+    args.k.dtype() == DType::F8E4M3 ? attend_rows<T, fp8_e4m3>(ctx, args) : attend_rows<T, T>(ctx, args);
   });
 }
 

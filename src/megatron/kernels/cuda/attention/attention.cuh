@@ -5,6 +5,7 @@
 
 #include "megatron/kernels/cuda/core/launch.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
+#include "megatron/kernels/fp8_pages.h"
 
 namespace megatron::cuda {
 
@@ -29,6 +30,36 @@ struct HeadTensor {
   }
 };
 
+// Two values of e4m3, of the lower two bytes.
+__device__ __forceinline__ float2 widen_e4m3(uint32_t pair) {
+  const __half2_raw halves =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair & 0xffffu), __NV_E4M3);
+  return __half22float2(halves);
+}
+
+// HeadTensor in e4m3 with scales: kernels/fp8_pages.h.
+struct Fp8Heads {
+  const uint8_t* data = nullptr;
+  int64_t token_stride = 0, head_stride = 0, scales = 0;  // scales: where they begin in a row
+
+  explicit Fp8Heads(const Tensor& x) {
+    if (x.dtype() != DType::F8E4M3) return;
+    data = pointer<const uint8_t>(x);
+    token_stride = x.stride(0);
+    head_stride = x.stride(1);
+    scales = fp8_scale_offset(token_stride, x.size(1));
+  }
+  __device__ const uint8_t* row(int64_t token, int64_t head) const {
+    return data + token * token_stride + head * head_stride;
+  }
+  __device__ const float* scale(int64_t token, int64_t head) const {
+    return reinterpret_cast<const float*>(data + token * token_stride + scales) + head;
+  }
+  bool vectors(int width) const {
+    return aligned(data) && token_stride % width == 0 && head_stride % width == 0;
+  }
+};
+
 struct SequenceSpan {
   int first_query, queries, first_key, keys;
 };
@@ -44,6 +75,7 @@ template <class T>
 struct AttentionTask {
   using C = Compute<T>;
   HeadTensor<T> q, k, v, o;
+  Fp8Heads fp8_k, fp8_v;  // instead of k and v
   C* lse;
   int64_t lse_stride;
   int batch, heads, kv_heads, group, d, dv;
@@ -66,9 +98,11 @@ struct AttentionTask {
 
   explicit AttentionTask(const AttentionArgs& args)
       : q(args.q),
-        k(args.k),
-        v(args.v),
+        k(args.k.dtype() == DType::F8E4M3 ? HeadTensor<T>() : HeadTensor<T>(args.k)),
+        v(args.v.dtype() == DType::F8E4M3 ? HeadTensor<T>() : HeadTensor<T>(args.v)),
         o(args.o),
+        fp8_k(args.k),
+        fp8_v(args.v),
         lse(pointer<C>(args.lse)),
         lse_stride(args.lse.stride(0)),
         batch(static_cast<int>(args.batch)),

@@ -209,7 +209,12 @@ bool decode_attention(const KernelContext& ctx, const AttentionTask<T>& task) {
   if (!task.blocks || task.bias || task.dropout > 0 || head_dim > limits::kMaxHeadDim ||
       !fits_tensor_cores(task))
     return false;
-  if (fits_mma_decode(task))
+  if (task.fp8_k.data) {
+    if (!fits_mma_decode(task) || !task.fp8_k.vectors(16) || !task.fp8_v.vectors(16)) return false;
+    launch_splits(ctx, task, kTileHeads, [&](const DecodePartials& partials, int parts) {
+      launch_fp8_decode(ctx, task, partials, parts);
+    });
+  } else if (fits_mma_decode(task))
     launch_splits(ctx, task, kTileHeads, [&](const DecodePartials& partials, int parts) {
       launch_mma_decode(ctx, task, partials, parts);
     });

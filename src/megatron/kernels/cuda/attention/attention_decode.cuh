@@ -100,4 +100,9 @@ bool fits_mma_decode(const AttentionTask<T>& task) {
   return task.d == task.dv && (task.d == 64 || task.d == 128) && task.block_size % kTileKeys == 0;
 }
 
+// The same for keys and values in e4m3.
+template <class T>
+void launch_fp8_decode(const KernelContext& ctx, const AttentionTask<T>& task, const DecodePartials& partials,
+                       int parts);
+
 }  // namespace megatron::cuda

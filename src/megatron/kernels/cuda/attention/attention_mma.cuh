@@ -20,6 +20,26 @@ struct SharedTile : MmaTile<T, R, D> {
       cp_async(this->at(row, chunk), valid ? x.row(token(row), head) + chunk * 8 : x.data, valid);
     }
   }
+  // The same from rows of e4m3, whose values are rounded to T; done when it returns.
+  template <class Token>
+  __device__ void widen_from(const Fp8Heads& x, int head, int count, int head_dim, Token token) const {
+    constexpr int chunks = D / 8;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < R * chunks; i += kMmaThreads) {
+      const int row = i / chunks, chunk = i % chunks;
+      uint4 wide{};
+      if (row < count && chunk * 8 < head_dim) {
+        const int64_t at = token(row);
+        const uint2 bytes = *reinterpret_cast<const uint2*>(x.row(at, head) + chunk * 8);
+        const float scale = *x.scale(at, head);
+        const float2 a = widen_e4m3(bytes.x), b = widen_e4m3(bytes.x >> 16), c = widen_e4m3(bytes.y),
+                     d = widen_e4m3(bytes.y >> 16);
+        wide = {pack<T>(a.x * scale, a.y * scale), pack<T>(b.x * scale, b.y * scale),
+                pack<T>(c.x * scale, c.y * scale), pack<T>(d.x * scale, d.y * scale)};
+      }
+      *reinterpret_cast<uint4*>(this->at(row, chunk)) = wide;
+    }
+  }
   // Rows first … first + count − 1.
   __device__ void fill(const HeadTensor<T>& x, int64_t first, int head, int count, int head_dim) const {
     fill_from(x, head, count, head_dim, [&](int row) { return first + row; });
@@ -59,7 +79,7 @@ __device__ __forceinline__ void write_half(T* row, const float (&acc)[D / 8][4],
 template <class T>
 bool fits_tensor_cores(const AttentionTask<T>& task) {
   return task.d % 8 == 0 && task.dv % 8 == 0 && task.q.vectors(8) && task.k.vectors(8) && task.v.vectors(8) &&
-         task.o.vectors(8);
+         task.fp8_k.vectors(8) && task.fp8_v.vectors(8) && task.o.vectors(8);
 }
 
 }  // namespace megatron::cuda

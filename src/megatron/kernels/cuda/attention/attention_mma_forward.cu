@@ -4,6 +4,11 @@
 namespace megatron::cuda {
 namespace {
 
+constexpr int kSequencesAtOnce = 16;  // of those in blocks of a pool
+
+// Where keys lie: one after the other, or in blocks of a pool, which may be e4m3.
+enum class KeyPlace { row, blocks, fp8_blocks };
+
 // The general path from q · k to scores: masks, softcap, bias. Kept out of the kernel's usual path, which
 // stays short.
 template <int N, class T>
@@ -27,26 +32,24 @@ __device__ __forceinline__ void finish_scores(const AttentionTask<T>& task, bool
 // Flash attention forward on tensor cores (mma.sync m16n8k16).
 // Math: o = softmax(scale · q · kᵀ + masks) · v by online softmax, and lse. Scores are kept times log2(e),
 // for exp2.
-// Grid: (blocks of 64 queries, heads, batch); the longest rows of a causal mask come first. Four warps have
-// 16 queries each and pass over the keys in tiles of N.
+// Grid: (blocks of 64 queries, heads, sequences); the longest rows of a causal mask come first. Four warps
+// have 16 queries each and pass over the keys in tiles of N.
 // Shared memory: q [64, D], then two stages of k and v [N, D]; static, the dropout mask of a tile.
 // Barriers: __syncthreads before a tile is read and after. cp.async loads the next tile meanwhile.
-// Paged: keys lie in blocks of a pool. Tiles begin at multiples of N then, so that what a query gets does not
-// depend on the queries beside it.
-template <class T, int D, int N, bool Paged>
-__global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_constant__ AttentionTask<T> task) {
+// Paged: keys lie in blocks of a pool, where e4m3 is widened on its way. Tiles begin at multiples of N then,
+// so that what a query gets does not depend on the queries beside it.
+template <class T, int D, int N, KeyPlace Place>
+__device__ __forceinline__ void attend(const AttentionTask<T>& task, const int b, const int row0, T* data,
+                                       uint32_t* kept_words) {
   constexpr float lowest = -std::numeric_limits<float>::infinity();
-  extern __shared__ __align__(128) char memory[];
-  T* data = reinterpret_cast<T*>(memory);
+  constexpr bool Paged = Place != KeyPlace::row;
   const SharedTile<T, kMmaRows, D> queries{data};
   data += queries.kElements;
   using KeyTile = SharedTile<T, N, D>;
 
-  const int b = blockIdx.z, head = blockIdx.y, kv_head = head / task.group;
+  const int head = blockIdx.y, kv_head = head / task.group;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const SequenceSpan s = task.sequence(b);
-  const int row0 = (gridDim.x - 1 - blockIdx.x) * kMmaRows;  // the longest rows of a causal mask first
-  if (row0 >= s.queries || s.queries < task.min_queries) return;
   const int last_row = min(row0 + kMmaRows, s.queries) - 1;
   const KeyRange first_range = task.visible(s, row0), last_range = task.visible(s, last_row);
   const int begin = Paged ? first_range.begin / N * N : first_range.begin, end = last_range.end;
@@ -58,8 +61,13 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     const KeyTile keys{to}, values{to + KeyTile::kElements};
     if constexpr (Paged) {
       auto token = [&](int row) { return task.key_row(s, b, key0 + row); };
-      keys.fill_from(task.k, kv_head, count, task.d, token);
-      values.fill_from(task.v, kv_head, count, task.dv, token);
+      if constexpr (Place == KeyPlace::fp8_blocks) {
+        keys.widen_from(task.fp8_k, kv_head, count, task.d, token);
+        values.widen_from(task.fp8_v, kv_head, count, task.dv, token);
+      } else {
+        keys.fill_from(task.k, kv_head, count, task.d, token);
+        values.fill_from(task.v, kv_head, count, task.dv, token);
+      }
     } else {
       keys.fill(task.k, s.first_key + key0, kv_head, count, task.d);
       values.fill(task.v, s.first_key + key0, kv_head, count, task.dv);
@@ -76,7 +84,6 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
     query[h] = min(row0 + warp * 16 + lane / 4 + 8 * h, s.queries - 1);
     range[h] = task.visible(s, query[h]);
   }
-  __shared__ uint32_t kept_words[kMmaRows * N / 32];
   const KeptTile<kMmaRows, N> kept{kept_words};
   const RngKey random = task.dropout_key.resolved();
   const AttentionOrigin origin = attention_origin(task.offsets, b, s.first_query, s.queries, s.keys);
@@ -161,19 +168,50 @@ __global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_const
   }
 }
 
-template <class T, int D, int N, bool Paged>
+// Sequences in blocks of a pool may be many, of which few have more than one query: the blocks of a grid's
+// last dimension take those in turn, and look for them 32 at a time.
+template <class T, int D, int N, KeyPlace Place>
+__global__ void __launch_bounds__(kMmaThreads) forward_kernel(const __grid_constant__ AttentionTask<T> task) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ uint32_t kept_words[kMmaRows * N / 32];
+  T* data = reinterpret_cast<T*>(memory);
+  const int row0 = (gridDim.x - 1 - blockIdx.x) * kMmaRows;  // the longest rows of a causal mask first
+  const auto has_rows = [&](int b) {
+    const int queries = task.sequence(b).queries;
+    return row0 < queries && queries >= task.min_queries;
+  };
+  if constexpr (Place == KeyPlace::row) {
+    if (has_rows(blockIdx.z)) attend<T, D, N, Place>(task, blockIdx.z, row0, data, kept_words);
+  } else {
+    int turn = 0;
+    for (int first = 0; first < task.batch; first += 32) {
+      const int own = first + static_cast<int>(threadIdx.x % 32);
+      uint32_t found = __ballot_sync(0xffffffffu, own < task.batch && has_rows(own));
+      for (; found; found &= found - 1) {
+        if (turn++ % static_cast<int>(gridDim.z) != static_cast<int>(blockIdx.z)) continue;
+        attend<T, D, N, Place>(task, first + __ffs(static_cast<int>(found)) - 1, row0, data, kept_words);
+        __syncthreads();  // before the next one fills shared memory
+      }
+    }
+  }
+}
+
+template <class T, int D, int N, KeyPlace Place>
 void launch_kernel(const KernelContext& ctx, const AttentionTask<T>& task) {
   const cudaStream_t stream = stream_of(ctx);  // also makes its GPU current
   size_t bytes = sizeof(T) * (kMmaRows * D + 4 * N * D);
-  allow_shared_memory(forward_kernel<T, D, N, Paged>, bytes);
-  dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, task.batch);
-  forward_kernel<T, D, N, Paged><<<grid, kMmaThreads, bytes, stream>>>(task);
+  allow_shared_memory(forward_kernel<T, D, N, Place>, bytes);
+  const int sequences = Place == KeyPlace::row ? task.batch : std::min(task.batch, kSequencesAtOnce);
+  dim3 grid(blocks_for(task.queries, kMmaRows), task.heads, sequences);
+  forward_kernel<T, D, N, Place><<<grid, kMmaThreads, bytes, stream>>>(task);
   check_launch("attention");
 }
 
 template <class T, int D, int N>
 void launch(const KernelContext& ctx, const AttentionTask<T>& task) {
-  return task.blocks ? launch_kernel<T, D, N, true>(ctx, task) : launch_kernel<T, D, N, false>(ctx, task);
+  if (!task.blocks) return launch_kernel<T, D, N, KeyPlace::row>(ctx, task);
+  if (task.fp8_k.data) return launch_kernel<T, D, N, KeyPlace::fp8_blocks>(ctx, task);
+  launch_kernel<T, D, N, KeyPlace::blocks>(ctx, task);
 }
 
 }  // namespace

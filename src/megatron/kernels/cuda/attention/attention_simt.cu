@@ -11,12 +11,19 @@ struct LargestScore {
 
 // Keys [key0, key0 + count) of a sequence, wherever their rows lie.
 template <class T>
-__device__ void load_keys(const AttentionTask<T>& task, const HeadTensor<T>& x, const SequenceSpan& s, int b,
-                          int key0, int count, int head, int head_dim, int stride, Compute<T>* to) {
+__device__ void load_keys(const AttentionTask<T>& task, const HeadTensor<T>& x, const Fp8Heads& small,
+                          const SequenceSpan& s, int b, int key0, int count, int head, int head_dim,
+                          int stride, Compute<T>* to) {
   for (int i = threadIdx.x; i < kTile * head_dim; i += kWarps * 32) {
     int row = i / head_dim, c = i - row * head_dim;
-    to[row * stride + c] =
-        row < count ? widen(x.row(task.key_row(s, b, key0 + row), head)[c]) : Compute<T>(0);
+    Compute<T> value = 0;
+    if (row < count) {
+      const int64_t at = task.key_row(s, b, key0 + row);
+      value = small.data ? static_cast<Compute<T>>(widen_e4m3(small.row(at, head)[c]).x) *
+                               static_cast<Compute<T>>(*small.scale(at, head))
+                         : widen(x.row(at, head)[c]);
+    }
+    to[row * stride + c] = value;
   }
 }
 
@@ -45,8 +52,8 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(AttentionTask<T> t
   for (int key0 = task.blocks ? first / kTile * kTile : first; key0 < last; key0 += kTile) {
     __syncthreads();
     int count = min(kTile, s.keys - key0);
-    load_keys(task, task.k, s, b, key0, count, kv_head, task.d, stride, keys);
-    load_keys(task, task.v, s, b, key0, count, kv_head, task.dv, task.dv, values);
+    load_keys(task, task.k, task.fp8_k, s, b, key0, count, kv_head, task.d, stride, keys);
+    load_keys(task, task.v, task.fp8_v, s, b, key0, count, kv_head, task.dv, task.dv, values);
     __syncthreads();
     int key = key0 + lane;
     C score = lowest, slope;

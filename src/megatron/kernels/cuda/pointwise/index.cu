@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "megatron/kernels/cuda/pointwise/fp8_rows.h"
 #include "megatron/kernels/limits/grid.h"
 
 namespace megatron::cuda {
@@ -94,6 +95,7 @@ void put(const KernelContext& ctx, const PutRowsArgs& args, int64_t columns, int
 
 void put_rows(const KernelContext& ctx, const PutRowsArgs& args) {
   if (args.source.numel() == 0) return;
+  if (args.source.dtype() != args.out.dtype()) return put_fp8_rows(ctx, args);
   const int64_t columns = args.source.numel() / args.ids.numel(),
                 element = static_cast<int64_t>(size_of(args.source.dtype())), units = 16 / element;
   const bool vectors = columns % units == 0 && args.source.stride(0) % units == 0 &&

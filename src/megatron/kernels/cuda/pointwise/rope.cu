@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/core/launch.cuh"
+#include "megatron/kernels/cuda/pointwise/fp8_rows.h"
 #include "megatron/kernels/limits/rope.h"
 
 namespace megatron::cuda {
@@ -287,6 +288,7 @@ void split(const KernelContext& ctx, const QkvSplitArgs& args, const Tensor& slo
 void qkv_split(const KernelContext& ctx, const QkvSplitArgs& args) { split(ctx, args, {}); }
 
 bool qkv_cache(const KernelContext& ctx, const QkvCacheArgs& args) {
+  if (args.keys.dtype() == DType::F8E4M3) return fp8_qkv_cache(ctx, args);
   if (!args.keys.is_contiguous() || !args.values.is_contiguous() || args.keys.shape() != args.values.shape())
     return false;
   // split() reads sizes and alignments of k and v, and finds rows by `slots`: the first row stands for all.
