@@ -19,6 +19,7 @@ constexpr TrainCase kCases[] = {
     {"qwen2.5-0.5b", "Qwen2.5-0.5B shape", {24, 896, 14, 2, 4864, 151936, 1024}, 512, 16, true, true},
     {"qwen2.5-1.5b", "Qwen2.5-1.5B shape", {28, 1536, 12, 2, 8960, 151936, 1024}, 512, 16, true, true},
     {"llama-8b-16", "Llama-3-8B shape, 16 layers", {16, 4096, 32, 8, 14336, 128256, 4096}, 4, 1, false},
+    {"llama-8b", "Llama-3-8B shape", {32, 4096, 32, 8, 14336, 128256, 4096}, 4, 1, false},
     {"qwen3-30b-a3b-12",
      "Qwen3-30B-A3B, 12 layers, 128 experts",
      {12, 2048, 32, 4, 6144, 151936, 4096},

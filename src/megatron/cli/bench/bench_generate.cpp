@@ -23,8 +23,9 @@ namespace {
 struct GenerateBench {
   BenchRun run;
   int64_t batch = 1, prompt = 32, tokens = 64;
-  std::string quantization;
-  bool no_cuda_graphs = false, json = false;
+  int64_t requests = 0, step_tokens = 0, shared = 0;
+  std::string quantization, kv_cache_dtype;
+  bool first_token = false, no_cuda_graphs = false, json = false;
 };
 
 std::vector<Flag> generate_bench_flags(GenerateBench& s) {
@@ -39,6 +40,11 @@ std::vector<Flag> generate_bench_flags(GenerateBench& s) {
       text_flag("--precision", "fp32|bf16", "of weights and cache [fp32 on the CPU, bf16 on a GPU]",
                 s.run.precision),
       text_flag("--quantization", "int8|fp8", "of weights; fp8 on a GPU [none]", s.quantization),
+      text_flag("--kv-cache-dtype", "auto|fp8", "of keys and values [auto: --precision]", s.kv_cache_dtype),
+      int_flag("--requests", "answer so many in all, --batch at once", s.requests),
+      int_flag("--step-tokens", "of prompts and answers in one step [2048]", s.step_tokens),
+      switch_flag("--first-token", "time from a prompt to its first token", s.first_token),
+      int_flag("--shared-prefix", "--first-token again, with as many shared", s.shared),
       switch_flag("--no-cuda-graphs", "on a GPU, launch every kernel by itself", s.no_cuda_graphs),
       switch_flag("--json", "one JSON document", s.json),
   };
@@ -61,6 +67,8 @@ struct GenerateFigures {
   std::vector<double> steps, reads;  // seconds: of a step, and of reading as many bytes of plain memory
   std::vector<double> gpu;           // seconds of the steps on the GPU
   EngineStats end;                   // when all is answered
+  double all_seconds = 0;            // of --requests, prompts and answers
+  std::vector<double> first_tokens, shared_tokens;  // seconds: of a prompt, and of one with its prefix
 };
 
 // Weights that a token passes through; of a table of embeddings it reads one row.
@@ -102,21 +110,31 @@ class GenerateMeasure {
 
     EngineOptions options{.max_requests = settings_.batch};
     options.max_length = settings_.prompt + settings_.tokens + 1;
-    options.max_tokens = std::max<int64_t>(options.max_tokens, settings_.batch);
-    options.prefix_caching = false;
+    options.max_tokens = std::max<int64_t>(
+        settings_.step_tokens > 0 ? settings_.step_tokens : options.max_tokens, settings_.batch);
+    options.prefix_caching = settings_.shared > 0;
+    options.fp8_cache = fp8_cache(settings_.kv_cache_dtype);
     options.cuda_graphs = !settings_.no_cuda_graphs;
-    options.time_steps = true;
+    options.time_steps = settings_.requests == 0 && !settings_.first_token;
     options.cache_bytes = int64_t{1} << 40;  // as many blocks as these requests need
     const CacheShapes shapes = model.cache_shapes();
     const double token_bytes =
-        static_cast<double>(PagedCache::block_bytes(shapes, dtype, 1)) * static_cast<double>(world.size());
+        static_cast<double>(PagedCache::block_bytes(shapes, options.fp8_cache ? DType::F8E4M3 : dtype, 1)) *
+        static_cast<double>(world.size());
     figures.cache_bytes = token_bytes * static_cast<double>(settings_.batch) *
                           static_cast<double>(settings_.prompt + settings_.tokens / 2);
     Engine engine(ctx, world, model, options);
     if (world.rank() != 0) return engine.run();
-    answer(engine, 2, nullptr);  // fills caches and wakes threads
-    ReadSpeed reader(ctx, figures.weight_bytes + figures.cache_bytes);
-    answer(engine, settings_.tokens + 1, ctx.device == kCpu && world.size() == 1 ? &reader : nullptr);
+    answer(engine, settings_.requests > 0 ? 1 : settings_.batch, 2, nullptr);  // fills caches, wakes threads
+    if (settings_.requests > 0) {
+      answer_all(engine);
+    } else if (settings_.first_token) {
+      time_first_tokens(engine);
+    } else {
+      ReadSpeed reader(ctx, figures.weight_bytes + figures.cache_bytes);
+      answer(engine, settings_.batch, settings_.tokens + 1,
+             ctx.device == kCpu && world.size() == 1 ? &reader : nullptr);
+    }
     engine.stop();
     engine.run();
   }
@@ -124,24 +142,70 @@ class GenerateMeasure {
   GenerateFigures figures;  // of the last answers
 
  private:
-  void answer(Engine& engine, int64_t tokens, ReadSpeed* reader) {
-    int64_t begun = 0;
-    for (int64_t i = 0; i < settings_.batch; ++i) {
-      Request request{.prompt = {}, .max_tokens = tokens};
-      for (int64_t at = 0; at < settings_.prompt; ++at)
-        request.prompt.push_back(static_cast<int64_t>(
-            Philox::at({5, static_cast<uint64_t>(i)}, static_cast<uint64_t>(at)).word[0] %
-            static_cast<uint64_t>(engine.vocab_size())));
-      engine.submit(std::move(request), [&begun, first = true](const RequestUpdate& update) mutable {
-        if (first && !update.tokens.empty()) ++begun;
-        first = false;
+  // Random tokens, of which `shared` are those of prompt `like`.
+  Request request_of(const Engine& engine, int64_t index, int64_t tokens, int64_t shared = 0,
+                     int64_t like = 0) const {
+    Request request{.prompt = {}, .max_tokens = tokens};
+    for (int64_t at = 0; at < settings_.prompt; ++at)
+      request.prompt.push_back(static_cast<int64_t>(
+          Philox::at({5, static_cast<uint64_t>(at < shared ? like : index)}, static_cast<uint64_t>(at))
+              .word[0] %
+          static_cast<uint64_t>(engine.vocab_size())));
+    return request;
+  }
+
+  // All requests at once: the engine takes them in as others end.
+  void answer_all(Engine& engine) {
+    int64_t done = 0;
+    for (int64_t i = 0; i < settings_.requests; ++i)
+      engine.submit(request_of(engine, i, settings_.tokens), [&done](const RequestUpdate& update) {
+        if (!update.finish) return;
+        require(*update.finish == FinishReason::length,
+                "bench generate: a request did not end by its length");
+        ++done;
       });
+    const auto start = std::chrono::steady_clock::now();
+    while (done < settings_.requests) engine.step();
+    figures.all_seconds = seconds_since(start);
+    figures.end = engine.stats();
+  }
+
+  double seconds_to_first(Engine& engine, Request request) {
+    bool done = false;
+    const auto start = std::chrono::steady_clock::now();
+    engine.submit(std::move(request),
+                  [&done](const RequestUpdate& update) { done = !update.tokens.empty(); });
+    while (!done) engine.step();
+    const double seconds = seconds_since(start);
+    engine.step();  // what is finished leaves
+    return seconds;
+  }
+
+  void time_first_tokens(Engine& engine) {
+    for (int64_t i = 0; i < 7; ++i) {
+      const int64_t own = 1000 + 2 * i;
+      figures.first_tokens.push_back(seconds_to_first(engine, request_of(engine, own, 1)));
+      if (settings_.shared > 0)
+        figures.shared_tokens.push_back(
+            seconds_to_first(engine, request_of(engine, own + 1, 1, settings_.shared, own)));
+    }
+    figures.end = engine.stats();
+  }
+
+  void answer(Engine& engine, int64_t count, int64_t tokens, ReadSpeed* reader) {
+    int64_t begun = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      engine.submit(request_of(engine, i, tokens),
+                    [&begun, first = true](const RequestUpdate& update) mutable {
+                      if (first && !update.tokens.empty()) ++begun;
+                      first = false;
+                    });
     }
     figures.steps.clear();
     figures.reads.clear();
     figures.gpu.clear();
     const auto start = std::chrono::steady_clock::now();
-    while (begun < settings_.batch) engine.step();
+    while (begun < count) engine.step();
     figures.prefill_seconds = seconds_since(start);
     for (int64_t i = 1; i < tokens; ++i) {
       const auto step = std::chrono::steady_clock::now();
@@ -172,6 +236,53 @@ Config config_of(const TrainCase& chosen, const GenerateBench& s) {
   return resolve(sources, {.purpose = Purpose::forward}).config;
 }
 
+// The figures of --requests and --first-token.
+void tell_load(Invocation& invocation, std::string_view name, const GenerateBench& settings,
+               const GenerateFigures& figures) {
+  Json json;
+  json["case"] = std::string(name);
+  json["precision"] = settings.run.precision;
+  json["quantization"] = settings.quantization.empty() ? "none" : settings.quantization;
+  json["kv_cache_dtype"] = settings.kv_cache_dtype.empty() ? "auto" : settings.kv_cache_dtype;
+  json["prompt"] = settings.prompt;
+  if (settings.requests > 0) {
+    const double answers = static_cast<double>(settings.requests * settings.tokens) / figures.all_seconds,
+                 prompts = static_cast<double>(settings.requests * settings.prompt) / figures.all_seconds;
+    json["requests"] = settings.requests;
+    json["batch"] = settings.batch;
+    json["tokens"] = settings.tokens;
+    json["seconds"] = figures.all_seconds;
+    json["tokens_per_second"] = answers;
+    json["prompt_tokens_per_second"] = prompts;
+    json["evictions"] = figures.end.evictions;
+    if (!settings.json)
+      fmt::print(invocation.out,
+                 "{} requests of {} and {} tokens, {} at once: {:.2f} s, answers {:.0f} tokens/s, prompts "
+                 "{:.0f} tokens/s beside them\n",
+                 settings.requests, settings.prompt, settings.tokens, settings.batch, figures.all_seconds,
+                 answers, prompts);
+  } else {
+    const double first = median_of(figures.first_tokens),
+                 best = *std::ranges::min_element(figures.first_tokens);
+    json["first_token_ms"] = first * 1e3;
+    json["best_first_token_ms"] = best * 1e3;
+    std::string shared;
+    if (!figures.shared_tokens.empty()) {
+      const double again = median_of(figures.shared_tokens);
+      json["shared_prefix"] = settings.shared;
+      json["shared_first_token_ms"] = again * 1e3;
+      json["shared_percent"] = 100 * again / first;
+      shared = fmt::format("; with {} tokens shared {:.2f} ms, {:.1f} %", settings.shared, again * 1e3,
+                           100 * again / first);
+    }
+    if (!settings.json)
+      fmt::print(
+          invocation.out, "first token of a prompt of {}: {:.2f} ms (best {:.2f}), {:.0f} tokens/s{}\n",
+          settings.prompt, first * 1e3, best * 1e3, static_cast<double>(settings.prompt) / first, shared);
+  }
+  if (settings.json) fmt::print(invocation.out, "{}\n", json.dump());
+}
+
 }  // namespace
 
 std::string bench_generate_help() {
@@ -182,7 +293,8 @@ std::string bench_generate_help() {
          "of\n"
          "steps that write one token of each sequence. On one rank of the CPU each step is measured beside "
          "a\n"
-         "read of as many bytes of memory as it reads: the speed that memory allows.\n"
+         "read of as many bytes of memory as it reads: the speed that memory allows. --requests and\n"
+         "--first-token measure whole answers and prompts instead.\n"
          "\n"
          "cases:\n" +
          case_list() + "\n" + flags_help(generate_bench_flags(unused));
@@ -201,6 +313,10 @@ int bench_generate(Invocation& invocation) {
         fmt::format("bench generate: {} reads {} tokens at most, {} of a prompt and {} more are too "
                     "many; lower --prompt or --tokens",
                     chosen.name, chosen.shape.length, settings.prompt, settings.tokens + 1));
+  if (settings.shared > 0 && (!settings.first_token || settings.shared >= settings.prompt))
+    throw UsageError(
+        "bench generate: --shared-prefix is for --first-token, and shorter than the prompt; lower it");
+  fp8_cache(settings.kv_cache_dtype);
   const Config config = config_of(chosen, settings);
   quantized_dtype(settings.quantization, config);
   GenerateFigures figures;
@@ -209,6 +325,10 @@ int bench_generate(Invocation& invocation) {
     measure.run(ctx, world);
     if (world.rank() == 0) figures = measure.figures;
   });
+  if (settings.requests > 0 || settings.first_token) {
+    tell_load(invocation, chosen.name, settings, figures);
+    return 0;
+  }
   const double step = median_of(figures.steps), best = *std::ranges::min_element(figures.steps);
   const double rate = static_cast<double>(settings.batch) / step;
   const double prefill = static_cast<double>(settings.batch * settings.prompt) / figures.prefill_seconds;
