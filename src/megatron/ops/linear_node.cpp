@@ -13,6 +13,7 @@ LinearNode::LinearNode(RankContext& ctx, std::shared_ptr<const LinearFormat> for
       route_(call.route),
       adapter_(call.adapter),
       activation_(call.input_activation),
+      x_rows_(x.size(0)),
       x_slot_(x.grad_slot()),
       weight_(weight),
       bias_(call.bias) {
@@ -99,7 +100,7 @@ Tensor LinearNode::input_gradient(RankContext& ctx, const Tensor& dy, Pending& p
         gathers_dy ? format_->quantize(ctx, inner, Side::Gradient) : dy_.rows(ctx, begin, rows.size(0));
     format_->dgrad(ctx, part, weight_, out);
     if (adapter_) adapter_->dgrad(ctx, inner, begin, out);
-    if (rows.size(0) > dy.size(0)) dy_ = std::move(part);  // gathered at once
+    if (gathers_dy && rows.size(0) == x_rows_) dy_ = std::move(part);  // gathered at once
   };
   const int64_t in = weight_.value.size(-1);
   if (route_) {

@@ -45,6 +45,7 @@ class LinearNode final : public Node {
   Tensor x_scale_;       // in fp8
   bool remakes_;         // the activation, which is then not among what is kept
   Tensor active_;        // made again
+  int64_t x_rows_;       // of this rank: all of them, unless the route gathers the input
   GradSlot x_slot_;
   Weight weight_, bias_;
   Operand dy_;  // of all rows

@@ -53,7 +53,7 @@ std::string describe(const Combination& c) {
                      c.epilogue ? ", epilogue" : "", c.defers ? ", deferred" : "");
 }
 
-std::shared_ptr<const ops::LinearRoute> route_of(const Combination& c, const ProcessGroup& world) {
+std::shared_ptr<const ops::LinearRoute> route_of(const Combination& c, const ProcessGroup& world, bool fp8) {
   const bool blocks = c.rows == Rows::gathered_blocks || c.rows == Rows::summed_blocks;
   const TensorOverlap overlap{.on = true,
                               .gather = blocks,
@@ -62,7 +62,8 @@ std::shared_ptr<const ops::LinearRoute> route_of(const Combination& c, const Pro
                               .gather_under_data = !blocks,
                               .reduce_under_weight = !blocks,
                               .aggregate = blocks && c.keeps,
-                              .splits = blocks && c.defers ? 2 : 0};
+                              // Parts of these few rows would be too small for fp8.
+                              .splits = blocks && c.defers && !fp8 ? 2 : 0};
   const TensorParallel tp{world, c.rows != Rows::whole, overlap};
   return c.rows == Rows::local || c.grouped() ? nullptr : c.sums() ? row_route(tp) : column_route(tp);
 }
@@ -76,7 +77,7 @@ struct Linear {
 
   Tensor run(RankContext& ctx, const ProcessGroup& world, const Tensor& x, const std::vector<Weight>& w) {
     size_t next = 1;
-    ops::LinearCall call{.fp8 = fp8, .route = route_of(c, world), .keep_active = c.keeps};
+    ops::LinearCall call{.fp8 = fp8, .route = route_of(c, world, fp8 != nullptr), .keep_active = c.keeps};
     if (c.biased()) call.bias = w[next++];
     // The second expert has no row, the others half of them each.
     const auto half = static_cast<int32_t>(x.size(0) / 2);
