@@ -62,8 +62,9 @@ TEST(TpOverlapFile, RunsAreToldOfTheirFile) {
   std::ofstream(folder / "good.yaml") << "fc1_wgrad: {method: bulk, num_sm: 8}\n";
   std::ofstream(folder / "bad.yaml") << "fc1_wgrad: {method: ring_exchange}\n";
   const auto resolved = [&](const char* name) {
-    return resolve(read_sources(parse_command_line({"-tp", "2", "--sequence-parallel", "--tp-comm-overlap",
-                                                    "--ranks", "2", "--tp-comm-overlap-cfg", folder / name})),
+    const std::vector<std::string> words = {"-tp",     "2", "--sequence-parallel",   "--tp-comm-overlap",
+                                            "--ranks", "2", "--tp-comm-overlap-cfg", folder / name};
+    return resolve(read_sources(parse_command_line(words)),
                    {.purpose = Purpose::inspect, .allow_unavailable = true});
   };
   EXPECT_EQ(resolved("good.yaml").config.parallel.tp_comm_overlap_cfg, folder / "good.yaml");
