@@ -84,7 +84,7 @@ std::string flag_page() {
          "(`MEGATRON_WRITE_DOCS=1` writes it anew).\n" +
          section("Accepted, no effect here", "A run that is given one of them says so and goes on.",
                  by_verdict[static_cast<size_t>(ignored)]) +
-         section("Options of other commands", "They act there; pretrain and finetune say where.",
+         section("Options of other commands", "Those take them; pretrain and finetune say which does.",
                  of_commands) +
          section("Refused", "What the refusal says.", by_verdict[static_cast<size_t>(refused)]) +
          section("Not built yet", "Refused until it is; by subject.",
