@@ -78,10 +78,11 @@ TEST(MuonParity, SecondMoments) {
   check_layouts(with_adaptive_muon<SecondMoment::normuon>(mixture_of_experts()), experts);
 }
 
-// A small epsilon would blow up rounding in directions that gradients hardly have.
+// The first gradient is diagonal in its own bases: all else is rounding, which Adam would raise with a small
+// epsilon.
 Config with_soap(Config config) {
   config.optimizer.optimizer = OptimizerKind::soap;
-  config.optimizer.adam_eps = 1e-4;
+  config.optimizer.adam_eps = 1e-2;
   return config;
 }
 
