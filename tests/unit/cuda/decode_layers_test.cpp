@@ -1,5 +1,6 @@
 // All layers of a decoder by one kernel, beside the same step by a kernel for each part.
 #include <algorithm>
+#include <functional>
 
 #include "megatron/device/graph.h"
 #include "megatron/kernels/decode_layers.h"
@@ -231,6 +232,34 @@ TEST_F(CudaDecodeLayers, LeavesOthersAlone) {
   EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), make(kModels[0], {9000}).args));
   EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), make(kModels[1], {3, 4}).args))
       << "two of 128";
+}
+
+// What is missing, or has another shape or type, is told from what fits, never read.
+TEST_F(CudaDecodeLayers, ChecksBeforeItReads) {
+  const auto takes = [&](const std::function<void(Step&)>& change) {
+    Step step = make(kModels[0], {20, 3});
+    change(step);
+    step.args.layers = step.layers;
+    return gpu().kernels->decode_layers(gpu().kernel_context(), step.args);
+  };
+  ASSERT_TRUE(takes([](Step&) {}));
+  Tensor DecodeLayersArgs::*inputs[] = {&DecodeLayersArgs::ids,        &DecodeLayersArgs::table,
+                                        &DecodeLayersArgs::final_norm, &DecodeLayersArgs::head,
+                                        &DecodeLayersArgs::cos,        &DecodeLayersArgs::sin,
+                                        &DecodeLayersArgs::slots,      &DecodeLayersArgs::key_lengths,
+                                        &DecodeLayersArgs::blocks,     &DecodeLayersArgs::logits};
+  Tensor DecodeLayer::*parts[] = {&DecodeLayer::input_norm, &DecodeLayer::qkv,   &DecodeLayer::projection,
+                                  &DecodeLayer::mlp_norm,   &DecodeLayer::fc1,   &DecodeLayer::fc2,
+                                  &DecodeLayer::keys,       &DecodeLayer::values};
+  const Tensor other = gpu().empty({2, 2, 2, 2}, DType::F64);
+  for (const Tensor& instead : {Tensor{}, other}) {
+    for (size_t i = 0; i < std::size(inputs); ++i)
+      EXPECT_FALSE(takes([&](Step& step) { step.args.*inputs[i] = instead; })) << "input " << i;
+    for (size_t layer : {0, 1})
+      for (size_t i = 0; i < std::size(parts); ++i)
+        EXPECT_FALSE(takes([&](Step& step) { step.layers[layer].*parts[i] = instead; }))
+            << "part " << i << " of layer " << layer;
+  }
 }
 
 }  // namespace

@@ -104,13 +104,30 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 #endif
 }
 
+bool is_matrix(const Tensor& t) {
+  return t.defined() && t.dtype() == DType::BF16 && t.rank() == 2 && t.is_contiguous() && aligned(t.raw());
+}
 bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
-  return t.defined() && t.dtype() == DType::BF16 && t.rank() == 2 && t.size(0) == rows &&
-         t.size(1) == columns && t.is_contiguous() && aligned(t.raw());
+  return is_matrix(t) && t.size(0) == rows && t.size(1) == columns;
 }
 bool is_vector(const Tensor& t, int64_t n) {
   return t.defined() && t.dtype() == DType::BF16 && t.rank() == 1 && t.size(0) == n && t.is_contiguous() &&
          aligned(t.raw());
+}
+bool are_pages(const Tensor& t) {
+  return t.defined() && t.dtype() == DType::BF16 && t.rank() == 3 && t.is_contiguous() && t.numel() > 0;
+}
+// What the step is given beside weights, of as many rows.
+bool are_inputs(const DecodeLayersArgs& args, int64_t rows) {
+  const auto is = [&](const Tensor& t, DType dtype, int rank) {
+    return t.defined() && t.dtype() == dtype && t.rank() == rank && t.size(0) == rows &&
+           t.stride(rank - 1) == 1;
+  };
+  return is(args.ids, DType::I64, 1) && is(args.slots, DType::I64, 1) &&
+         is(args.key_lengths, DType::I32, 1) && is(args.blocks, DType::I32, 2) &&
+         is(args.cos, DType::F32, 2) && is(args.sin, DType::F32, 2) && args.cos.is_contiguous() &&
+         args.sin.shape() == args.cos.shape() && args.sin.is_contiguous() &&
+         is(args.logits, DType::BF16, 2) && args.block_size > 0;
 }
 
 struct Sizes {
@@ -124,9 +141,10 @@ size_t rounded(size_t bytes) { return (bytes + 127) / 128 * 128; }
 bool plan(const KernelContext& ctx, const DecodeLayersArgs& args, Sizes& s) {
   const CudaProperties& properties = runtime_of(ctx).properties();
   if (properties.compute_capability < 90 || args.layers.empty() || args.layers.size() > kMaxLayers ||
-      !args.cos || args.cos.dtype() != DType::F32)
+      !args.ids || !are_inputs(args, args.ids.numel()) || !is_matrix(args.table) || !is_matrix(args.head))
     return false;
   const DecodeLayer& first = args.layers[0];
+  if (!are_pages(first.keys) || !is_matrix(first.fc2)) return false;
   s = {.rows = args.ids.numel(),
        .width = args.table.size(1),
        .heads = args.heads,
@@ -144,14 +162,10 @@ bool plan(const KernelContext& ctx, const DecodeLayersArgs& args, Sizes& s) {
     if (!is_vector(layer.input_norm, s.width) || !is_vector(layer.mlp_norm, s.width) ||
         !is_matrix(layer.qkv, output + 2 * s.kv_heads * s.head_dim, s.width) ||
         !is_matrix(layer.projection, s.width, output) || !is_matrix(layer.fc1, 2 * s.inner, s.width) ||
-        !is_matrix(layer.fc2, s.width, s.inner) || layer.keys.shape() != first.keys.shape() ||
-        layer.values.shape() != first.keys.shape() || !layer.keys.is_contiguous() ||
-        !layer.values.is_contiguous() || layer.keys.dtype() != DType::BF16)
+        !is_matrix(layer.fc2, s.width, s.inner) || !are_pages(layer.keys) || !are_pages(layer.values) ||
+        layer.keys.shape() != first.keys.shape() || layer.values.shape() != first.keys.shape())
       return false;
-  if (!is_matrix(args.table, args.table.size(0), s.width) || !is_vector(args.final_norm, s.width) ||
-      !is_matrix(args.head, s.vocabulary, s.width) || args.logits.dtype() != DType::BF16 ||
-      args.logits.stride(1) != 1)
-    return false;
+  if (!is_vector(args.final_norm, s.width) || !is_matrix(args.head, s.vocabulary, s.width)) return false;
   s.splits = std::min({s.grid / (s.rows * s.kv_heads), int64_t{kMaxSplits},
                        static_cast<int64_t>(kCombinedBytes) / (s.rows * output * 4)});
   s.splits = std::max<int64_t>(s.splits, 1);
@@ -206,8 +220,9 @@ DecodeTask task_of(const DecodeLayersArgs& args, const Sizes& s) {
   return task;
 }
 
+// False where the GPU cannot have all blocks at once, as when others hold a part of its SMs.
 template <int D>
-void launch(const KernelContext& ctx, const DecodeTask& task, unsigned grid, size_t bytes) {
+bool launch(const KernelContext& ctx, const DecodeTask& task, unsigned grid, size_t bytes) {
   const auto kernel = decode_layers_kernel<D>;
   runtime_of(ctx).bind();
   allow_shared_memory(kernel, bytes);
@@ -221,7 +236,13 @@ void launch(const KernelContext& ctx, const DecodeTask& task, unsigned grid, siz
   config.stream = stream_of(ctx);
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, task), "decode_layers");
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, task);
+  if (error == cudaErrorCooperativeLaunchTooLarge || error == cudaErrorNotSupported) {
+    cudaGetLastError();  // the next launch would be told of it
+    return false;
+  }
+  check_cuda(error, "decode_layers");
+  return true;
 }
 
 bool decode_layers(const KernelContext& ctx, const DecodeLayersArgs& args) {
@@ -248,11 +269,7 @@ bool decode_layers(const KernelContext& ctx, const DecodeLayersArgs& args) {
   task.counters = arrival_counters(ctx, 2);
   const size_t shared = s.fixed_bytes + static_cast<size_t>(task.stages) * kStageBytes;
   const auto grid = static_cast<unsigned>(s.grid);
-  if (s.head_dim == 64)
-    launch<64>(ctx, task, grid, shared);
-  else
-    launch<128>(ctx, task, grid, shared);
-  return true;
+  return s.head_dim == 64 ? launch<64>(ctx, task, grid, shared) : launch<128>(ctx, task, grid, shared);
 }
 
 }  // namespace
