@@ -34,7 +34,7 @@ const Model kModels[] = {
      .width = 2048,
      .heads = 32,
      .kv_heads = 8,
-     .inner = 8192,
+     .inner = 12288,
      .vocabulary = 40008},
 };
 
@@ -205,22 +205,25 @@ TEST_F(CudaDecodeLayers, AreThoseOfAKernelForEachPart) {
 
 // Nothing but the inputs decides, one by one and as a CUDA graph.
 TEST_F(CudaDecodeLayers, AgainAndAgain) {
-  const Step step = make(kModels[0], {300, 5});
-  RankContext& ctx = gpu();
-  const auto compute = [&] { ASSERT_TRUE(ctx.kernels->decode_layers(ctx.kernel_context(), step.args)); };
-  compute();
-  const std::vector<double> expected = values(ctx, step.args.logits);
-  const auto own = std::make_shared<Allocator>(ctx.runtime);
-  const auto before = std::exchange(ctx.allocator, own);
-  const CudaGraph graph(ctx.runtime, ctx.stream, *own, compute);
-  ctx.allocator = before;
-  for (int i = 0; i < 200; ++i) {
-    ctx.kernels->fill(ctx.kernel_context(), {step.args.logits, 0});
-    if (i % 2)
-      graph.run(ctx.stream);
-    else
-      compute();
-    ASSERT_TRUE(values(ctx, step.args.logits) == expected) << "time " << i;
+  for (const Model& m : {kModels[0], kModels[5]}) {
+    const Step step = make(m, {300, 5, 31});
+    RankContext& ctx = gpu();
+    const auto compute = [&] { ASSERT_TRUE(ctx.kernels->decode_layers(ctx.kernel_context(), step.args)); };
+    compute();
+    const std::vector<double> expected = values(ctx, step.args.logits);
+    ASSERT_EQ(not_finite(expected), 0) << m.name;
+    const auto own = std::make_shared<Allocator>(ctx.runtime);
+    const auto before = std::exchange(ctx.allocator, own);
+    const CudaGraph graph(ctx.runtime, ctx.stream, *own, compute);
+    ctx.allocator = before;
+    for (int i = 0; i < 200; ++i) {
+      ctx.kernels->fill(ctx.kernel_context(), {step.args.logits, 0});
+      if (i % 2)
+        graph.run(ctx.stream);
+      else
+        compute();
+      ASSERT_TRUE(values(ctx, step.args.logits) == expected) << m.name << ", time " << i;
+    }
   }
 }
 

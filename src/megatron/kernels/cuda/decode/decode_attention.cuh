@@ -57,11 +57,10 @@ struct AttentionConsumer : Consumer {
     const bfloat* fused =
         task.qkv + (static_cast<int64_t>(row) * task.kv_heads + kv_head) * (task.group + 2) * D;
     const float *cos = task.cos + row * task.half, *sin = task.sin + row * task.half;
-    const auto raw = [&](int at) {
-      uint16_t bits;
-      asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(__cvta_generic_to_global(fused + at)));
-      return widen(__builtin_bit_cast(bfloat, bits));
-    };
+    for (int i = thread() * 8; i < heads * D; i += kConsumers * 8)
+      *reinterpret_cast<uint4*>(attention.fused + i) = __ldcg(reinterpret_cast<const uint4*>(fused + i));
+    consumers_sync();
+    const auto raw = [&](int at) { return widen(attention.fused[at]); };
     for (int i = thread(); i < heads * D; i += kConsumers) {
       const int head = i / D, c = i % D;
       float value = raw(i);

@@ -52,9 +52,9 @@ struct Consumer {
     const bool valid = own < task.rows;
     const uint32_t x_row = shared_address(x) + own * (m.k + kXPad) * 2 + at * 16;
     constexpr int Each = kStageK / kChunk / kWarps;
-    int slot = 0, first = blockIdx.x;
+    int slot = 0;
     float acc[Each][4] = {};  // apart, so that no mma waits for the one before it
-    for_each_stage(m, [&](int tile, int half, int k) {
+    const auto stage = [&](int tile, int half, int k) {
       const int chunks = min(kStageK, m.k - k) / kChunk;
       ring.full_barrier().wait(ring.parity);
       const uint32_t w_row = ring.data() + own * kRowBytes + at * 16;
@@ -83,13 +83,23 @@ struct Consumer {
       static_assert(Each == 4);
 #pragma unroll
       for (int i = 0; i < Each; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
-      ++slot;
-      if (m.second && half == 0) return;
-      if (slot < kSlots && tile + static_cast<int>(gridDim.x) < m.tiles) return;
-      flush(m, first, slot, done);
-      slot = 0;
-      first = tile + gridDim.x;
+      if (thread() == 0) fixed.tiles[flushes & 1][slot] = tile;
+      if (++slot == kSlots) {
+        flush(m, slot, done);
+        slot = 0;
+      }
+    };
+    for_each_stage(m, stage, [&] {
+      ring.full_barrier().wait(ring.parity);
+      const int tile = fixed.claimed[ring.stage];
+      if (tile >= m.tiles) {
+        __syncwarp();
+        if (lane() == 0) ring.empty_barrier().arrive();
+        ring.advance();
+      }
+      return tile;
     });
+    if (slot) flush(m, slot, done);
   }
 
   __device__ float* partial_of(int slot, int w) const {
@@ -97,7 +107,7 @@ struct Consumer {
   }
 
   template <class Done>
-  __device__ void flush(const Matrix& m, int first, int slots, Done&& done) {
+  __device__ void flush(const Matrix& m, int slots, Done&& done) {
     consumers_sync();
     const auto sum_of = [&](int slot, int i) {
       float sum = 0;
@@ -109,7 +119,7 @@ struct Consumer {
     for (int i = thread(); i < slots / each * outputs; i += kConsumers) {
       const int slot = i / outputs, at = i - slot * outputs;
       const int row = at / kColumns,
-                column = (first + slot * static_cast<int>(gridDim.x)) * kColumns + at % kColumns;
+                column = fixed.tiles[flushes & 1][slot * each] * kColumns + at % kColumns;
       done(row, column, sum_of(slot * each, at), m.second ? sum_of(slot * each + 1, at) : 0.f);
     }
     ++flushes;

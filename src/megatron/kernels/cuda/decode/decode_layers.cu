@@ -54,7 +54,7 @@ __device__ __forceinline__ void consume(AttentionConsumer<D>& c) {
     task.logits[r * task.logits_stride + column] = narrow<bfloat>(value);
   });
   if (c.thread() == 0 && atomicAdd(task.counters + 1, 1u) == gridDim.x - 1)
-    task.counters[0] = task.counters[1] = 0;
+    for (int i = 0; i < kClaims + 1 + task.layers; ++i) task.counters[i] = 0;
 }
 
 // All layers of a decoder for one token of each of `rows` sequences.
@@ -62,8 +62,9 @@ __device__ __forceinline__ void consume(AttentionConsumer<D>& c) {
 // Wfc2ᵀ of [gate | up] = RMSNorm(h) · Wfc1ᵀ; in the end logits = RMSNorm(h) · Wheadᵀ. GEMMs by mma.sync
 // m16n8k16, with rows of x as A and eight rows of a weight as B.
 // Grid: one block an SM, all resident; eight consumer warps and one that produces. Tile t of a weight, eight
-// of its rows, is block t % grid's. Warps share K of a tile. Each block makes the norms and joins the splits
-// of attention for itself; a barrier of the whole grid stands behind each of the five phases of a layer.
+// of its rows, is block t % grid's, or of the last ones his who claims it. Warps share K of a tile. Each
+// block makes the norms and joins the splits of attention for itself; a barrier of the whole grid stands
+// behind each of the five phases of a layer.
 // Attention: a block has one KV head and a part of its keys.
 // Shared memory: x, the stream h, a norm's weight, and a ring of stages of weights: the producer fills it by
 // cp.async.bulk whatever phase the consumers are in, so that memory is read while they wait for each other.
@@ -94,8 +95,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     const uint64_t policy = sm90::l2_evict_first();
     const int lane = threadIdx.x % 32;
     for (int l = 0; l < task.layers; ++l)
-      for (int phase = 0; phase < kPhases; ++phase) feed(matrix_of<D>(task, l, phase), ring, lane, policy);
-    feed(head_of(task), ring, lane, policy);
+      for (int phase = 0; phase < kPhases; ++phase)
+        feed(matrix_of<D>(task, l, phase), ring, fixed, lane, policy);
+    feed(head_of(task), ring, fixed, lane, policy);
     return;
   }
   AttentionConsumer<D> consumer{{task, fixed, x, hidden, gamma, partial, ring},
@@ -220,6 +222,13 @@ DecodeTask task_of(const DecodeLayersArgs& args, const Sizes& s) {
   return task;
 }
 
+// Rounds before tiles of n rows of a weight [n, width], or of two of them, are claimed. Claims pay where a
+// block has many tiles.
+int rounds_of(const Sizes& s, int64_t n) {
+  const int64_t tiles = n / kColumns, rounds = tiles * 7 / 8 / s.grid;
+  return tiles >= kClaimedRounds * s.grid ? static_cast<int>(rounds) : kNoClaims;
+}
+
 // False where the GPU cannot have all blocks at once, as when others hold a part of its SMs.
 template <int D>
 bool launch(const KernelContext& ctx, const DecodeTask& task, unsigned grid, size_t bytes) {
@@ -266,7 +275,9 @@ bool decode_layers(const KernelContext& ctx, const DecodeLayersArgs& args) {
   task.active = scratch.as<bfloat>(qkv + update);
   task.o = scratch.as<float>(qkv + update + active);
   task.scores = scratch.as<float2>(qkv + update + active + o);
-  task.counters = arrival_counters(ctx, 2);
+  task.counters = arrival_counters(ctx, kClaims + 1 + task.layers);
+  task.fc1_rounds = rounds_of(s, s.inner);
+  task.head_rounds = rounds_of(s, s.vocabulary);
   const size_t shared = s.fixed_bytes + static_cast<size_t>(task.stages) * kStageBytes;
   const auto grid = static_cast<unsigned>(s.grid);
   return s.head_dim == 64 ? launch<64>(ctx, task, grid, shared) : launch<128>(ctx, task, grid, shared);
