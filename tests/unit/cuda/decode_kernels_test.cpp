@@ -81,14 +81,14 @@ TEST_F(CudaDecode, SwigluOfFewRows) {
 // Layers whose kernels start before those in front of them are done, one by one and as a CUDA graph: each
 // reads what the last one has just written, in memory that an earlier one had.
 TEST_F(CudaDecode, PdlKernelsReadWhatIsThere) {
-  constexpr int64_t hidden = 512, inner = 1024, layers = 6;
+  constexpr int64_t hidden = 256, inner = 7680, layers = 4;
   RankContext& ctx = gpu();
   std::vector<std::array<Tensor, 3>> weights;
   for (int64_t i = 0; i < layers; ++i)
     weights.push_back({uniform({hidden}, DType::BF16, 0.5, 1.5).gpu,
                        uniform({2 * inner, hidden}, DType::BF16, -0.1, 0.1).gpu,
                        uniform({hidden, inner}, DType::BF16, -0.1, 0.1).gpu});
-  for (int64_t rows : {1, 16}) {
+  for (int64_t rows : {1, 16, 64}) {
     const Tensor x = uniform({rows, hidden}, DType::BF16).gpu;
     const Tensor last = ctx.empty({rows, hidden}, DType::BF16), found = ctx.empty({rows}, DType::I64);
     const auto compute = [&] {

@@ -6,6 +6,7 @@
 #include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/gemm/gemm_few_rows.h"
 #include "megatron/kernels/cuda/gemm/gemm_plans.h"
+#include "megatron/kernels/cuda/gemm/gemm_skinny.h"
 #include "megatron/kernels/cuda/gemm/gemm_small_weight.h"
 
 namespace megatron::cuda {
@@ -29,7 +30,8 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
     if (args.bias) add_bias(ctx, args.c, args.bias);
     return;
   }
-  if (few_rows_gemm(ctx, args)) return;
+  const bool some = args.a.size(-2) > kFewerRows;
+  if ((some && skinny_gemm(ctx, args)) || few_rows_gemm(ctx, args)) return;
   if (args.b_scale && !args.a_scale) {
     require(small_weight_gemm(ctx, args), "gemm: {} · {} with scales of the weight alone is not built",
             args.a, args.b);

@@ -1,5 +1,6 @@
 #include "megatron/kernels/cuda/families.h"
 #include "megatron/kernels/cuda/gemm/gemm_few_rows.h"
+#include "megatron/kernels/cuda/gemm/gemm_skinny.h"
 #include "megatron/kernels/cuda/gemm/gemm_sm90.cuh"
 #include "megatron/kernels/cuda/pointwise/activation_math.cuh"
 
@@ -150,7 +151,8 @@ Matrices halves(const Tensor& t) {
 }
 
 bool gemm_swiglu(const KernelContext& ctx, const GemmSwigluArgs& args) {
-  if (few_rows_swiglu(ctx, args)) return true;
+  const bool some = args.a.size(0) > kFewerRows;
+  if ((some && skinny_swiglu(ctx, args)) || few_rows_swiglu(ctx, args)) return true;
   // Blocks come in pairs along the rows: one of each pair would have nothing to do. In steps of a decoder,
   // where weights are all that is read, the library's GEMM is faster even with a kernel for the activation.
   if (ctx.pdl && args.a.size(0) <= kTileM) return false;
