@@ -15,9 +15,9 @@ struct DecodeLayer {
 };
 
 // One persistent kernel, which reads all weights as one stream: one token of each of at most kMaxDecodeRows
-// sequences, of one where head_dim is 128, through all layers of a decoder: RMSNorm, rotated attention with
-// grouped heads to keys in blocks, SwiGLU, the last norm and the output layer. fc1 holds the gate's rows,
-// then up's.
+// sequences, if shared memory holds their rows, through all layers of a decoder: RMSNorm, rotated attention
+// with grouped heads to keys in blocks, SwiGLU, the last norm and the output layer. fc1 holds the gate's
+// rows, then up's.
 struct DecodeLayersArgs {
   std::span<const DecodeLayer> layers;
   Tensor ids, table;         // int64 [rows]: tokens, which are rows of the table [any, hidden]

@@ -156,8 +156,8 @@ bool plan(const KernelContext& ctx, const DecodeLayersArgs& args, Sizes& s) {
        .vocabulary = args.head.size(0),
        .grid = properties.sm_count};
   if (s.rows > kMaxRows || s.width % kChunk || s.inner % kChunk || s.vocabulary % kColumns ||
-      s.heads % s.kv_heads || s.heads / s.kv_heads > kTileHeads || (s.head_dim == 128 && s.rows > 1) ||
-      (s.head_dim != 64 && s.head_dim != 128) || 2 * args.cos.size(1) > s.head_dim)
+      s.heads % s.kv_heads || s.heads / s.kv_heads > kTileHeads || (s.head_dim != 64 && s.head_dim != 128) ||
+      2 * args.cos.size(1) > s.head_dim)
     return false;
   const int64_t output = s.heads * s.head_dim;
   for (const DecodeLayer& layer : args.layers)
