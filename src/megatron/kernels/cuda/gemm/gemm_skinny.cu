@@ -167,7 +167,7 @@ __device__ __forceinline__ void write(const SkinnyTask& task, const Slices& slic
       widened(value, y);
       widened(up, second);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) value[j] *= sigmoid<true>(value[j]) * up[j];
+      for (int j = 0; j < 8; ++j) value[j] = value[j] * sigmoid<true>(value[j]) * up[j];
       *reinterpret_cast<uint4*>(task.active + row * task.active_stride + column) = rounded(value);
     }
   }
