@@ -98,8 +98,8 @@ TEST(SoapParity, EveryLayout) {
     return config;
   };
   check_layouts(with_soap(plain(small_gpt())), {layouts.begin() + 1, layouts.begin() + 3});
-  // Experts in every layer: the dense one between them has a gradient whose least part squares below a
-  // factor's digits. are.
+  // Experts are in every layer: a dense one between them has a gradient whose least part, squared, is below
+  // the digits of a Kronecker factor.
   const std::vector<Layout> experts = {
       {.name = "tp2 etp2 dp2", .tp = 2, .dp = 2, .etp = 2},
       {.name = "ep2 dp4 zero 1", .dp = 4, .ep = 2, .change = [](Config& config) { shard<1>(config, 3000); }}};
