@@ -185,25 +185,29 @@ Fp8Scales scales_of(const GroupedGemmWeightArgs& args) {
 template <class T>
 inline constexpr bool kTensorCores = std::is_same_v<T, bfloat> || std::is_same_v<T, half>;
 
+// What forward and weight gradient have alike; the rest is zero.
+template <class Args>
+GroupedTask operands_of(const Args& args) {
+  return {.a = args.a.raw(),
+          .b = args.b.raw(),
+          .c = args.c.raw(),
+          .a_row = args.a.stride(0),
+          .a_column = args.a.stride(1),
+          .offsets = pointer<int32_t>(args.offsets),
+          .rows = args.a.size(0)};
+}
+
 void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
   if (args.c.numel() == 0) return;
-  GroupedTask task{args.a.raw(),
-                   args.b.raw(),
-                   args.c.raw(),
-                   args.a.stride(0),
-                   args.a.stride(1),
-                   args.b.stride(0),
-                   args.b.stride(1),
-                   args.b.stride(2),
-                   0,
-                   args.c.stride(0),
-                   args.c.stride(1),
-                   pointer<int32_t>(args.offsets),
-                   static_cast<int>(args.b.size(0)),
-                   args.a.size(0),
-                   args.b.size(1),
-                   args.b.size(2),
-                   0};
+  GroupedTask task = operands_of(args);
+  task.b_expert = args.b.stride(0);
+  task.b_row = args.b.stride(1);
+  task.b_column = args.b.stride(2);
+  task.c_row = args.c.stride(0);
+  task.c_column = args.c.stride(1);
+  task.experts = static_cast<int>(args.b.size(0));
+  task.k = args.b.size(1);
+  task.n = args.b.size(2);
   cudaStream_t stream = stream_of(ctx);
   if (is_fp8(args.a.dtype())) {
     const Fp8Scales scales = scales_of(args);
@@ -226,23 +230,16 @@ void grouped_gemm(const KernelContext& ctx, const GroupedGemmArgs& args) {
 
 void grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightArgs& args) {
   if (args.c.numel() == 0) return;
-  GroupedTask task{args.a.raw(),
-                   args.b.raw(),
-                   args.c.raw(),
-                   args.a.stride(0),
-                   args.a.stride(1),
-                   0,
-                   args.b.stride(0),
-                   args.b.stride(1),
-                   args.c.stride(0),
-                   args.c.stride(1),
-                   args.c.stride(2),
-                   pointer<int32_t>(args.offsets),
-                   static_cast<int>(args.c.size(0)),
-                   args.a.size(0),
-                   args.c.size(1),
-                   args.c.size(2),
-                   args.beta};
+  GroupedTask task = operands_of(args);
+  task.b_row = args.b.stride(0);
+  task.b_column = args.b.stride(1);
+  task.c_expert = args.c.stride(0);
+  task.c_row = args.c.stride(1);
+  task.c_column = args.c.stride(2);
+  task.experts = static_cast<int>(args.c.size(0));
+  task.k = args.c.size(1);
+  task.n = args.c.size(2);
+  task.beta = args.beta;
   cudaStream_t stream = stream_of(ctx);
   const dim3 grid(blocks_for(task.n, kTileMN), blocks_for(task.k, kTileMN), task.experts);
   if (is_fp8(args.a.dtype())) {

@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/gemm/grouped_gemm_fp8.cuh"
+#include "megatron/kernels/cuda/gemm/grouped_gemm_rows.cuh"
 #include "megatron/kernels/cuda/gemm/grouped_gemm_wgrad.cuh"
 
 namespace megatron::cuda {
@@ -6,12 +7,10 @@ namespace {
 
 using namespace grouped;
 
-// Persistent sm_90a grouped GEMM of fp8 operands.
-// Math: as grouped_gemm_wgmma.cu, times the scales of both operands. Tensor cores keep some fourteen bits of
-// a sum, so that each 128 along K are summed from zero and added to fp32 sums in registers, which is also
-// where scales of blocks are multiplied in. Grid, shared memory and barriers are those of
-// grouped_gemm_wgmma.cu, with 128 of K a stage. Both operands are K-major, since fp8 wgmma take no others. A
-// consumer warpgroup has 64 rows and makes the 256 columns of a stage in two halves by wgmma m64n128k32: 64
+// Mainloops of fp8 operands, which multiply by the scales of both. Tensor cores keep some fourteen bits of a
+// sum, so that each 128 along K are summed from zero and added to fp32 sums in registers, which is also where
+// scales of blocks are multiplied in. Both operands are K-major, since fp8 wgmma take no others. A consumer
+// warpgroup has 64 rows and makes the 256 columns of a stage in two halves by wgmma m64n128k32: 64
 // accumulators and 128 sums fit into its registers. While it adds, the other one multiplies.
 [[maybe_unused]] constexpr int kTileK = 128;
 [[maybe_unused]] constexpr int kHalfN = kTileN / 2;
@@ -71,65 +70,35 @@ struct NoScales {
   __device__ NoScales(const Fp8Scales&, const Params&, const Tile&, int) {}
 };
 
-template <class A, class Out, bool Blocks>
-__global__ void __launch_bounds__(kBlockThreads, 1)
-    fp8_grouped_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                       const __grid_constant__ Params params, const __grid_constant__ Fp8Scales scales) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) char memory[];
-  const uint32_t stages = shared_address(memory), output = stages + kOutput;
-  auto smem_a = [&](int s) { return stages + s * kStageBytes; };
-  auto smem_b = [&](int s) { return smem_a(s) + kABytes; };
-  auto full = [&](int s) { return Barrier{stages + kBarriers + 8 * s}; };
-  auto empty = [&](int s) { return full(kStages + s); };
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      full(s).init(1);
-      empty(s).init(kConsumerThreads / 32);
-    }
-    sm90::fence_mbarrier_init();
-  }
-  __syncthreads();
-  TileScheduler<false> scheduler(params);
-  Tile tile;
-  sm90::PipelineState<kStages> pipe;
-  if (threadIdx.x < 128) {
-    sm90::setmaxnreg_dec<40>();
-    if (threadIdx.x == 0)
-      while (scheduler.next(tile))
-        for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
-          empty(pipe.stage).wait(pipe.parity ^ 1);
-          full(pipe.stage).arrive_expect_tx(kStageBytes);
-          load_operand<kTileM, true>(smem_a(pipe.stage), a, full(pipe.stage), tile.row0, k, 0);
-          load_operand<kTileN, true>(smem_b(pipe.stage), b, full(pipe.stage), tile.column0, k, tile.expert);
-        }
-    return;
-  }
-  sm90::setmaxnreg_inc<232>();
-  const int panel = threadIdx.x / 128 - 1;
-  auto release = [&](int stage) {
-    if (threadIdx.x % 32 == 0) empty(stage).arrive();
-  };
-  float sum[128], acc[64];
-  while (scheduler.next(tile)) {
-    if (tile.row0 + panel * kPanel >= tile.rows_end) {
-      // The expert has no row for this warpgroup: it only releases the stages.
-      for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
-        full(pipe.stage).wait(pipe.parity);
-        release(pipe.stage);
-      }
-      continue;
-    }
+// sum times the scales of whole tensors, or of whole experts.
+__device__ __forceinline__ void scale_sums(const Fp8Scales& scales, const Tile& tile, float (&sum)[128]) {
+  const float scale =
+      __ldg(scales.a + tile.expert * scales.a_side) * __ldg(scales.b + tile.expert * scales.b_side);
+#pragma unroll
+  for (float& value : sum) value *= scale;
+}
+
+template <class A, bool Blocks>
+struct RowsMainloop {
+  using Arguments = Fp8Scales;
+  static constexpr int kTileK = 128;
+  static constexpr bool kAKMajor = true, kBKMajor = true;
+
+  template <class Shared, class Pipe>
+  static __device__ __forceinline__ void run(const Shared& shared, Pipe& pipe, const Tile& tile, int group,
+                                             const Params& params, const Fp8Scales& scales,
+                                             float (&sum)[128]) {
+    float acc[64];
 #pragma unroll
     for (float& value : sum) value = 0;
     for (int k = 0; k < tile.k_size; k += kTileK, pipe.advance()) {
       std::conditional_t<Blocks, StageScales, NoScales> of_stage(scales, params, tile, k);
-      full(pipe.stage).wait(pipe.parity);
-      const uint64_t a_desc = sm90::smem_desc(smem_a(pipe.stage) + panel * kPanelBytes);
+      shared.full(pipe.stage).wait(pipe.parity);
+      const uint64_t a_desc = sm90::smem_desc(shared.a(pipe.stage) + group * kPanelBytes);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        multiply_stage<A>(acc, a_desc, sm90::smem_desc(smem_b(pipe.stage) + part * kHalfN * 128));
-        if (part == 1) release(pipe.stage);
+        multiply_stage<A>(acc, a_desc, sm90::smem_desc(shared.b(pipe.stage) + part * kHalfN * 128));
+        if (part == 1) shared.release(pipe.stage);
         if constexpr (Blocks) {
           const float across = of_stage.part[part];
           add_scaled(
@@ -140,26 +109,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         }
       }
     }
-    if constexpr (!Blocks) {
-      const float scale =
-          __ldg(scales.a + tile.expert * scales.a_side) * __ldg(scales.b + tile.expert * scales.b_side);
-#pragma unroll
-      for (float& value : sum) value *= scale;
-    }
-    store_rows<Out>(params, tile, output, sum);
+    if constexpr (!Blocks) scale_sums(scales, tile, sum);
   }
-  sm90::bulk_wait_read<0>();
-#else
-  __trap();
-#endif
-}
+};
 
 // Weight gradients: as above, with scales of blocks that change from column to column.
 template <class A, bool Blocks>
 struct WgradMainloop {
   using Arguments = Fp8Scales;
   static constexpr int kTileK = 128;
-  static constexpr bool kKMajor = true;
+  static constexpr bool kAKMajor = true, kBKMajor = true;
 
   // Zeroes the tail of a stage where K ends inside it: rows of the next expert follow. K is a multiple of 16,
   // the bytes that the swizzle moves together. All consumers call it.
@@ -213,27 +172,9 @@ struct WgradMainloop {
         }
       }
     }
-    if constexpr (Blocks) return;
-    const float scale =
-        __ldg(scales.a + tile.expert * scales.a_side) * __ldg(scales.b + tile.expert * scales.b_side);
-#pragma unroll
-    for (float& value : sum) value *= scale;
+    if constexpr (!Blocks) scale_sums(scales, tile, sum);
   }
 };
-
-template <class A, class Out, bool Blocks>
-bool launch(const KernelContext& ctx, const Matrices& a, const Matrices& b, const Params& params,
-            const Fp8Scales& scales) {
-  CUtensorMap a_map, b_map;
-  if (!make_tensor_map(DType::F8E4M3, a, 128, kTileM, a_map) ||
-      !make_tensor_map(DType::F8E4M3, b, 128, kTileN, b_map))
-    return false;
-  auto kernel = fp8_grouped_kernel<A, Out, Blocks>;
-  allow_shared_memory(kernel, kSharedBytes);
-  kernel<<<runtime_of(ctx).properties().sm_count, kBlockThreads, kSharedBytes, stream_of(ctx)>>>(
-      a_map, b_map, params, scales);
-  return true;
-}
 
 // Calls run with the type of a and whether blocks have scales; b is e4m3 always.
 template <class Run>
@@ -251,8 +192,8 @@ template <class Out>
 bool fp8_grouped_gemm(const KernelContext& ctx, const GroupedTask& task, const Fp8Scales& scales) {
   if (!can_run(ctx, task) || task.a_column != 1 || task.b_row != 1 || task.k == 0) return false;
   return dispatch_scales(scales, [&]<class A, class Blocks>(Type<A>, Blocks) {
-    return launch<A, Out, Blocks::value>(
-        ctx, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
+    return rows::launch<RowsMainloop<A, Blocks::value>, Out>(
+        ctx, DType::F8E4M3, {task.a, task.k, task.rows, 1, task.a_row, task.a_row * task.rows},
         {task.b, task.k, task.n, task.experts, task.b_column, task.b_expert}, params_of(task), scales);
   });
 }

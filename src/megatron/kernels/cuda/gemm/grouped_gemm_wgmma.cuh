@@ -5,7 +5,10 @@
 #include "megatron/kernels/cuda/gemm/grouped_gemm.cuh"
 
 // What the persistent sm_90a grouped GEMMs of all number formats share: tiles of 128 × 256 of the output,
-// their order, shared memory, and the way of sums to the output. Weight gradients: grouped_gemm_wgrad.cuh.
+// their order and the loads of operands. The kernels: grouped_gemm_rows.cuh (forward, input gradients) and
+// grouped_gemm_wgrad.cuh (weight gradients). Number formats are the Mainloops of the .cu files: Arguments (of
+// the kernel), kTileK, kAKMajor and kBKMajor (the order of operands), and run(), which leaves the sums of a
+// consumer warpgroup's 64 × 256.
 namespace megatron::cuda::grouped {
 
 using sm90::Barrier;
@@ -16,12 +19,6 @@ inline constexpr int kTileM = 128, kTileN = 256;
 inline constexpr int kConsumerThreads = 256, kBlockThreads = 128 + kConsumerThreads;
 inline constexpr int kABytes = kTileM / kPanel * kPanelBytes, kBBytes = kTileN / kPanel * kPanelBytes,
                      kStageBytes = kABytes + kBBytes;
-
-// Offsets in shared memory. The output lies there as the whole tile; the 16 bytes behind each row keep eight
-// rows on different banks.
-inline constexpr int kStages = 3, kRowBytes = kTileN * 2 + 16;
-inline constexpr int kOutput = kStages * kStageBytes, kBarriers = kOutput + kTileM * kRowBytes,
-                     kSharedBytes = kBarriers + 8 * 2 * kStages;
 
 struct Params {
   void* c;
@@ -82,29 +79,6 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap& map
   for (int s = 0; s < Sides; s += kBox)
     sm90::tma_load(to + s / kPanel * kPanelBytes, map, full, KMajor ? k : side + s, KMajor ? side + s : k,
                    expert);
-}
-
-// c = acc: each warp packs its 16 rows of the tile in shared memory and stores them by bulk copies.
-template <class Out>
-__device__ __forceinline__ void store_rows(const Params& params, const Tile& tile, uint32_t output,
-                                           const float (&acc)[128]) {
-  const int first = (static_cast<int>(threadIdx.x) / 32 - 4) * 16, lane = threadIdx.x % 32,
-            rows = min(16, tile.rows_end - tile.row0 - first);
-  const uint32_t buffer = output + first * kRowBytes;
-  sm90::bulk_wait_read<0>();
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < kTileN / 8; j += 2) {
-    uint32_t packed[4];
-#pragma unroll
-    for (int q = 0; q < 4; ++q) packed[q] = narrow_pair<Out>(acc[4 * j + 2 * q], acc[4 * j + 2 * q + 1]);
-    sm90::stmatrix(buffer + lane % 16 * kRowBytes + (j + lane / 16) * 16, packed);
-  }
-  sm90::fence_proxy_async();
-  __syncwarp();
-  if (lane < rows)
-    sm90::bulk_store(static_cast<Out*>(params.c) + (tile.row0 + first + lane) * params.c_row + tile.column0,
-                     buffer + lane * kRowBytes, min(kTileN, params.n - tile.column0) * 2);
 }
 
 // Code for sm_90a runs on GPUs of compute capability 9.0 alone.

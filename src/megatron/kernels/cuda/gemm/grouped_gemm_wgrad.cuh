@@ -131,8 +131,6 @@ __device__ void move_sums(const SharedMemory<Out>& shared, int group, const CUte
   sm90::bulk_wait_read<0>();
 }
 
-// Mainloop has: Arguments (of the kernel), kTileK, kKMajor (the order of both operands), and run(), which
-// leaves the sums of this warpgroup's 64 × 256.
 template <class Mainloop, class Out>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     wgrad_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -165,9 +163,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
           const Barrier full = shared.full(pipe.stage);
           shared.empty(pipe.stage).wait(pipe.parity ^ 1);
           full.arrive_expect_tx(kStageBytes);
-          load_operand<kTileM, Mainloop::kKMajor>(shared.a(pipe.stage), a, full, tile.row0, tile.k0 + k, 0);
-          load_operand<kTileN, Mainloop::kKMajor>(shared.b(pipe.stage), b, full, tile.column0, tile.k0 + k,
-                                                  0);
+          load_operand<kTileM, Mainloop::kAKMajor>(shared.a(pipe.stage), a, full, tile.row0, tile.k0 + k, 0);
+          load_operand<kTileN, Mainloop::kBKMajor>(shared.b(pipe.stage), b, full, tile.column0, tile.k0 + k,
+                                                   0);
         }
     if constexpr (!Layout<Out>::kWide)
       if (threadIdx.x == 32 || threadIdx.x == 64)
@@ -203,8 +201,8 @@ bool launch(const KernelContext& ctx, DType type, const Matrices& a, const Matri
                          : std::is_same_v<Out, bfloat> ? DType::BF16
                                                        : DType::F16;
   CUtensorMap a_map, b_map, c_map;
-  if (!make_tensor_map(type, a, 128, Mainloop::kKMajor ? kTileM : kPanel, a_map) ||
-      !make_tensor_map(type, b, 128, Mainloop::kKMajor ? kTileN : kPanel, b_map) ||
+  if (!make_tensor_map(type, a, 128, Mainloop::kAKMajor ? kTileM : kPanel, a_map) ||
+      !make_tensor_map(type, b, 128, Mainloop::kBKMajor ? kTileN : kPanel, b_map) ||
       !make_tensor_map(kOut, {params.c, params.n, params.m, params.experts, params.c_row, params.c_expert},
                        128, kOutputRows, c_map))
     return false;
