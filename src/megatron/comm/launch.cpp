@@ -56,7 +56,6 @@ struct Launch::Impl {
   LaunchOptions options;
   std::string how;
   bool nccl = false, over_mpi = false;
-  std::shared_ptr<BackgroundEnds> ends = std::make_shared<BackgroundEnds>();  // of NCCL's communicators
   std::unique_ptr<Store> store;  // outlives the wire: other processes may still read it
   std::shared_ptr<Wire> wire;    // null: this process is alone
   Generation generation;
@@ -164,8 +163,8 @@ void Launch::run(const RankFunction& plain) {
   if (impl_->nccl)
     fn = [&](int rank, ProcessGroup& world) {
       const bool must = impl_->options.comm == Connection::Nccl;
-      ProcessGroup gpus = nccl_group(world, impl_->options.timeout,
-                                     must ? SharedGpus::Refuse : SharedGpus::UseWorld, impl_->ends);
+      ProcessGroup gpus =
+          nccl_group(world, impl_->options.timeout, must ? SharedGpus::Refuse : SharedGpus::UseWorld);
       try {
         plain(rank, gpus);
       } catch (const CommAborted&) {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "megatron/comm/background_ends.h"
 #include "megatron/comm/process_group.h"
 
 namespace megatron {
@@ -12,11 +11,8 @@ bool nccl_is_built_in();
 // NCCL needs a GPU for each rank. Where several have the same one: an error, or `world` moves all memory.
 enum class SharedGpus : uint8_t { Refuse, UseWorld };
 // The same ranks as `world`, which has to be a group over threads or processes, with NCCL for what is on
-// GPUs. Everything else, the meeting of the GPUs too, goes through `world`. After a fault communicators end
-// in `ends`, which the ranks of the process share and which the first operation waits for; null: before the
-// group is gone.
+// GPUs. Everything else, the meeting of the GPUs too, goes through `world`.
 ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout,
-                        SharedGpus shared = SharedGpus::Refuse,
-                        std::shared_ptr<BackgroundEnds> ends = nullptr);
+                        SharedGpus shared = SharedGpus::Refuse);
 
 }  // namespace megatron

@@ -314,10 +314,8 @@ class NcclBackend final : public GroupBackend {
 
 bool nccl_is_built_in() { return true; }
 
-ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout, SharedGpus shared,
-                        std::shared_ptr<BackgroundEnds> ends) {
-  if (!ends) ends = std::make_shared<BackgroundEnds>();
-  auto watchdog = std::make_shared<NcclWatchdog>(NcclBackend::backend_of(world), timeout, std::move(ends));
+ProcessGroup nccl_group(ProcessGroup world, std::chrono::milliseconds timeout, SharedGpus shared) {
+  auto watchdog = std::make_shared<NcclWatchdog>(NcclBackend::backend_of(world), timeout);
   return ProcessGroup(std::make_shared<NcclBackend>(std::move(world), std::move(watchdog), shared));
 }
 

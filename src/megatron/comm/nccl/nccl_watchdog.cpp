@@ -30,6 +30,13 @@ std::string tell_failure(ncclResult_t result, const std::string& doing) {
                      ncclGetErrorString(result), ncclGetLastError(nullptr));
 }
 
+// At once: what one of them frees waits for the kernels of all.
+void abort_all(const std::vector<ncclComm_t>& comms) {
+  std::vector<std::thread> threads;
+  for (ncclComm_t comm : comms) threads.emplace_back([comm] { ncclCommAbort(comm); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 void check_nccl(ncclResult_t result, const char* doing) {
@@ -65,9 +72,8 @@ std::string NcclOp::mismatch() {
       other.text, ranks[self], own.text);
 }
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout,
-                           std::shared_ptr<BackgroundEnds> ends)
-    : world_(std::move(world)), timeout_(timeout), patience_(timeout), ends_(std::move(ends)) {
+NcclWatchdog::NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout)
+    : world_(std::move(world)), timeout_(timeout), patience_(timeout) {
   watching_ = std::thread([this] { watchdog(); });
   finding_ = std::thread([this] { find_ended(); });
 }
@@ -127,9 +133,6 @@ void NcclWatchdog::leave(const std::string& reason) {
 
 void NcclWatchdog::call(NcclCommunicator& communicator, const char* doing,
                         const std::function<ncclResult_t()>& fn) {
-  // What those of the last generation free waits for all kernels of this process, with a lock that launching
-  // further ones needs: ranks could hold each other up.
-  if (!begun_.exchange(true)) ends_->wait();
   ncclResult_t result = ncclSuccess;
   {
     std::lock_guard calls(calls_);
@@ -293,44 +296,13 @@ void NcclWatchdog::stop(std::unique_lock<std::mutex>& lock) {
   std::unique_lock calls(calls_, kWithinNccl);
   lock.lock();
   stopped_ = true;
+  const std::vector<ncclComm_t> all = comms();
   wake_.notify_all();
   lock.unlock();
-  end_behind();
+  abort_all(all);
   lock.lock();
   ended_ = true;
   wake_.notify_all();
-}
-
-// Nobody adds communicators or operations any more. All end at once: what one of them frees waits for the
-// kernels of all. Where NCCL has not said that it queued an operation, only the end of its communicator
-// tells.
-void NcclWatchdog::end_behind() {
-  const auto left = std::make_shared<std::atomic<size_t>>(channels_.size());
-  for (const auto& communicator : channels_)
-    ends_->add([communicator, left] {
-      ncclCommAbort(communicator->comm);
-      --*left;
-    });
-  std::unique_lock lock(mutex_);
-  const bool all_queued =
-      std::all_of(under_way_.begin(), under_way_.end(), [](const auto& op) { return op->queued.load(); });
-  lock.unlock();
-  std::vector<Event> idle;
-  const auto is_idle = [&] {
-    if (!all_queued) return false;
-    if (idle.empty())
-      for (const auto& communicator : channels_)
-        idle.emplace_back(communicator->runtime).record(communicator->stream);
-    return std::all_of(idle.begin(), idle.end(), [](Event& event) { return event.done(); });
-  };
-  const auto deadline = Clock::now() + kToEnd;
-  try {
-    do  // the first time until they all know
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    while (*left > 0 && Clock::now() < deadline && !is_idle());
-  } catch (const std::exception&) {  // the GPU itself is in trouble
-    while (*left > 0 && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
 }
 
 std::vector<ncclComm_t> NcclWatchdog::comms() const {
@@ -363,7 +335,7 @@ void NcclWatchdog::finish() {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     sound = sound && state_of(comm) == ncclSuccess;
   }
-  if (!going_on()) return end_behind();
+  if (!going_on()) return abort_all(all);
   for (ncclComm_t comm : all) ncclCommDestroy(comm);
 }
 

@@ -11,7 +11,6 @@
 #include <optional>
 #include <thread>
 
-#include "megatron/comm/background_ends.h"
 #include "megatron/comm/process_group.h"
 
 namespace megatron {
@@ -74,10 +73,8 @@ inline constexpr int kFirst = -5;  // CUDA takes its own highest priority for wh
 // What the operations of one group need on a GPU. The watchdog keeps it until its communicator has ended:
 // NCCL's own threads use the stream.
 struct NcclCommunicator {
-  explicit NcclCommunicator(const std::shared_ptr<DeviceRuntime>& runtime)
-      : runtime(runtime), stream(runtime, kFirst) {}
+  explicit NcclCommunicator(const std::shared_ptr<DeviceRuntime>& runtime) : stream(runtime, kFirst) {}
 
-  std::shared_ptr<DeviceRuntime> runtime;
   ncclComm_t comm = nullptr;
   Stream stream;
   std::optional<GpuBytes> handshakes;
@@ -93,12 +90,10 @@ struct NcclCommunicator {
 //
 // Communicators are non-blocking: NCCL returns while it still connects, and the rank can be woken. Ending one
 // takes all ranks of a node, so they live as long as the watchdog and end in the order of their making, which
-// is the same on every rank. After a fault they end at once, in threads of their own: a rank leaves when its
-// GPU has done with them, since NCCL's service threads look for the end every half second only.
+// is the same on every rank.
 class NcclWatchdog {
  public:
-  NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout,
-               std::shared_ptr<BackgroundEnds> ends);
+  NcclWatchdog(std::shared_ptr<GroupBackend> world, std::chrono::milliseconds timeout);
   ~NcclWatchdog();
 
   // All ranks of the group, on their GPUs.
@@ -134,7 +129,6 @@ class NcclWatchdog {
   [[noreturn]] void leave(const std::string& reason);
   bool running() { return world_->abort_reason().empty(); }
   std::vector<ncclComm_t> comms() const;
-  void end_behind();
   void finish();
 
   std::shared_ptr<GroupBackend> world_;
@@ -148,9 +142,7 @@ class NcclWatchdog {
   std::string trouble_;                                      // of the GPU
   int captures_ = 0;
   bool stopped_ = false, closing_ = false;
-  bool ended_ = false;  // on the GPU, after the world was stopped
-  std::shared_ptr<BackgroundEnds> ends_;
-  std::atomic<bool> begun_ = false;  // operations
+  bool ended_ = false;  // all communicators, after the world was stopped
   std::thread watching_, finding_;
 };
 
