@@ -1,11 +1,13 @@
 #include "megatron/report/run_page.h"
-#include "megatron/base/counted.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+
+#include "megatron/base/counted.h"
+#include "megatron/base/median.h"
 
 namespace megatron::report {
 namespace {
@@ -67,12 +69,9 @@ bool has_numbers(const std::vector<double>* values) {
 
 std::string show_number(double value, int digits = 4) { return fmt::format("{:.{}g}", value, digits); }
 
-double median(std::vector<double> values) {
+double finite_median(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
-  if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return values.empty() ? std::nan("") : median(std::move(values));
 }
 
 std::string show_duration(double seconds) {
@@ -104,7 +103,7 @@ std::vector<Tile> summary(const RunLog& run) {
   };
   const auto typical = [&](const char* key) {
     const std::vector<double>* values = run.find(key);
-    return values ? median(*values) : std::nan("");
+    return values ? finite_median(*values) : std::nan("");
   };
   const double infinity = std::numeric_limits<double>::infinity();
   const auto plain = [](double v) { return show_number(v); };

@@ -9,6 +9,7 @@
 #include "megatron/base/counted.h"
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/median.h"
 #include "megatron/base/writable_folder.h"
 #include "megatron/checkpoint/save_plan.h"
 #include "megatron/cli/bench/bench_cases.h"
@@ -61,11 +62,6 @@ void check_limits(const Settings& s) {
                                     {"--batch", s.batch}})
     if (value > kMax)
       throw UsageError(fmt::format("bench ckpt: {} must be at most {}, not {}", name, kMax, value));
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
 }
 
 double mean(const std::vector<double>& values) {

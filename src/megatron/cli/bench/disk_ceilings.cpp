@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "megatron/base/error.h"
+#include "megatron/base/median.h"
 
 namespace megatron {
 namespace {
@@ -76,11 +77,6 @@ class OpenFile {
   int fd_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 double seconds_of(int threads, const std::function<void(int)>& work) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::exception_ptr> faults(static_cast<size_t>(threads));
@@ -112,13 +108,13 @@ DiskCeilings disk_ceilings(const std::string& folder, size_t bytes, int threads,
   for (int64_t pass = 0; pass < passes; ++pass) {
     for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
     write.push_back(
-        size / seconds_of(threads, [&](int i) { OpenFile(path(i), kNew).write_all(each, ceilings.direct); }));
+        seconds_of(threads, [&](int i) { OpenFile(path(i), kNew).write_all(each, ceilings.direct); }));
     for (int i = 0; i < threads; ++i) OpenFile(path(i), O_RDONLY).forget();
-    read.push_back(size / seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(); }));
+    read.push_back(seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(); }));
   }
   for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
-  ceilings.write = median(write);
-  ceilings.read = median(read);
+  ceilings.write = size / median(write);
+  ceilings.read = size / median(read);
   return ceilings;
 }
 

@@ -2,21 +2,13 @@
 
 #include <algorithm>
 
+#include "megatron/base/median.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/training/plan/plan.h"
 #include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
-
-namespace {
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-}  // namespace
 
 Event& OpTimer::event(size_t at) {
   while (events_.size() <= at) events_.emplace_back(ctx_.runtime, true);
@@ -63,7 +55,7 @@ std::vector<autotune::StepOp> OpTimer::ops() const {
     if (times.us.empty()) continue;
     result.push_back(times.op);
     result.back().count /= steps_;
-    result.back().us = median_of(times.us);
+    result.back().us = median(times.us);
   }
   return result;
 }
@@ -93,7 +85,7 @@ autotune::MeasuredStep profile_steps(RunView& view, const std::string& name, dou
     timer.end_step();
     host.push_back(timer.host_us);
   });
-  autotune::MeasuredStep step{name, median_of(alone), 0, median_of(host), timer.ops()};
+  autotune::MeasuredStep step{name, median(alone), 0, median(host), timer.ops()};
   for (const autotune::StepOp& op : step.ops) step.op_us += op.count * op.us;
   return step;
 }

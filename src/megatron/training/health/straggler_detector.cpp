@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "megatron/base/error.h"
+#include "megatron/base/median.h"
 #include "megatron/comm/string_collectives.h"
 #include "megatron/device/gpu_info.h"
 
@@ -18,13 +19,6 @@ namespace megatron {
 namespace {
 
 constexpr size_t kStepsMeasured = 1024;  // between two reports; later ones take the place of the oldest
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string machine_name(const RankContext& ctx) {
   char host[256] = {};
@@ -160,7 +154,7 @@ bool StragglerDetector::is_due() const {
 
 std::pair<std::string, bool> StragglerDetector::report() {
   reported_ = Clock::now();
-  const double busy = median_of(busy_), wait = median_of(waited_);
+  const double busy = median(busy_), wait = median(waited_);
   best_ = best_ > 0 ? std::min(best_, busy) : busy;
   busy_.clear();
   waited_.clear();
