@@ -70,7 +70,10 @@ void AtomicFile::write_at(size_t offset, std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::bypass_cache() {
-  if (direct_fd_ < 0) direct_fd_ = ::open(partial_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+  if (direct_fd_ >= 0) return;
+  // This file, whoever has replaced what its name leads to.
+  const std::string own = fmt::format("/proc/self/fd/{}", fd_);
+  direct_fd_ = ::open(own.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
 }
 
 void AtomicFile::write_block(size_t offset, std::span<const std::byte> bytes) {
