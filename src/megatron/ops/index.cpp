@@ -103,7 +103,10 @@ void put_rows(RankContext& ctx, const Tensor& source, const Tensor& ids, const T
   check_indices(ctx, "put_rows", "ids", ids, 1);
   const bool rounds = out.dtype() == DType::F8E4M3 && source.dtype() != out.dtype();  // kernels/fp8_pages.h
   if (!rounds) check_dtype("put_rows", "source", source, out.dtype());
-  if (rounds) check_floating("put_rows", "source", source);
+  if (rounds) {
+    check_floating("put_rows", "source", source);
+    require(source.rank() == 3, "put_rows: rows of fp8 have heads, not the shape {}", source.shape());
+  }
   const auto whole_rows = [](const Tensor& x) { return x.size(0) == 0 || x.select(0, 0).is_contiguous(); };
   require(source.rank() == out.rank() && ids.size(0) == source.size(0) &&
               source.numel() * out.size(0) == out.numel() * source.size(0) && whole_rows(source) &&
