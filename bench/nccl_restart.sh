@@ -99,10 +99,10 @@ tell() {
   grep -ohE 'restart [0-9]+: (.* computed again|[0-9.]+ s from the fault .*)' "$work/$1".[0-3] | awk '
     / computed again$/ { told[$2 + 0] = $0; if ($2 + 0 > last) last = $2 + 0 }
     / s from the fault / { number = $2 + 0; sub(/^restart [0-9]+: /, ""); times[number] = $0 }
-    END { for (i = 1; i <= last; i++) if (i in told) print told[i] "; " (i in times ? times[i] : "0.00 s") }
+    END { for (i = 1; i <= last; i++) if (i in told) print told[i] "; " (i in times ? times[i] : "its first step did not end") }
   ' >"$work/$1.restarts"
   awk -v name="$1" -v median="$median" '
-    {
+    / s from the fault / {
       cause = $0; sub(/^restart [0-9]+: /, "", cause); sub(/;.*/, "", cause)
       layout = $0; sub(/.*\(tp/, "tp", layout); sub(/\), from.*/, "", layout)
       from = $0; sub(/.*, from iteration /, "", from); sub(/;.*/, "", from)
