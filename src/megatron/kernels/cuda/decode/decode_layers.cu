@@ -62,8 +62,8 @@ __device__ __forceinline__ void consume(AttentionConsumer<D>& c) {
 // Wfc2ᵀ of [gate | up] = RMSNorm(h) · Wfc1ᵀ; in the end logits = RMSNorm(h) · Wheadᵀ. GEMMs by mma.sync
 // m16n8k16, with rows of x as A and eight rows of a weight as B.
 // Grid: one block an SM, all resident; eight consumer warps and one that produces. Tile t of a weight, eight
-// of its rows, is block t % grid's, or of the last ones his who claims it. Warps share K of a tile. Each
-// block makes the norms and joins the splits of attention for itself; a barrier of the whole grid stands
+// of its rows, is block t % grid's; the last tiles go to blocks that claim them. Warps share K of a tile.
+// Each block makes the norms and joins the splits of attention for itself; a barrier of the whole grid stands
 // behind each of the five phases of a layer.
 // Attention: a block has one KV head and a part of its keys.
 // Shared memory: x, the stream h, a norm's weight, and a ring of stages of weights: the producer fills it by
@@ -229,7 +229,7 @@ int rounds_of(const Sizes& s, int64_t n) {
   return tiles >= kClaimedRounds * s.grid ? static_cast<int>(rounds) : kNoClaims;
 }
 
-// False where the GPU cannot have all blocks at once, as when others hold a part of its SMs.
+// False where the GPU cannot have all blocks at once, as where a process may use a part of its SMs alone.
 template <int D>
 bool launch(const KernelContext& ctx, const DecodeTask& task, unsigned grid, size_t bytes) {
   const auto kernel = decode_layers_kernel<D>;
