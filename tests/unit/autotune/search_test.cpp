@@ -260,6 +260,30 @@ TEST(Recipe, IsAConfigurationThatPassesEveryRule) {
     }
 }
 
+TEST(Recipe, KeepsWhatNoPlanDecides) {
+  Sources sources;
+  for (const auto& [flag, value] :
+       std::vector<std::pair<std::string, std::string>>{{"--num-layers", "4"},
+                                                        {"--hidden-size", "512"},
+                                                        {"--num-attention-heads", "8"},
+                                                        {"--tensor-model-parallel-size", "4"},
+                                                        {"--tp-comm-overlap-cfg", "overlap.yaml"},
+                                                        {"--tp-spares", "1"},
+                                                        {"--num-reduced-tp-dp-ranks", "2"},
+                                                        {"--non-active-ranks", "1:2"}})
+    sources.flags.push_back({flag, {value}, false});
+  for (const char* flag : {"--tp-comm-overlap", "--parallel-residual"})
+    sources.flags.push_back({flag, {}, false});
+  const Json given = given_settings(
+      resolve(sources, {.purpose = Purpose::inspect, .allow_unavailable = true, .rules = false}));
+  const Json& model = given.at("model");
+  EXPECT_EQ(model.at("tp_comm_overlap_cfg").as_string(), "overlap.yaml");
+  EXPECT_TRUE(model.at("parallel_residual").as_bool());
+  for (const char* name : {"tensor_model_parallel_size", "tp_comm_overlap", "tp_spares",
+                           "num_reduced_tp_dp_ranks", "non_active_ranks_per_dp"})
+    EXPECT_FALSE(model.contains(name)) << name;
+}
+
 size_t widest_line(const std::string& text) {
   size_t widest = 0, start = 0;
   for (size_t end; (end = text.find('\n', start)) != std::string::npos; start = end + 1)

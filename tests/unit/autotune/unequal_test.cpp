@@ -58,24 +58,25 @@ TEST(Unequal, LostGpusCostLessThanTheirReplicas) {
   request.lost_gpus = 3;
   const SearchResult lost = search(request);
   ASSERT_FALSE(lost.best.empty());
-  bool unequal = false, fewer = false;
+  int unequal = 0, fewer = 0;
   for (const std::vector<Candidate>* list : {&lost.best, &lost.front})
     for (const Candidate& c : *list) {
       // The lost ones are used by no plan: there are unequal replicas, or GPUs are left.
       EXPECT_TRUE(c.plan.unequal() || c.plan.gpus <= 512 - 3 * 8) << plan_text(c.plan);
       if (c.plan.unequal()) {
-        unequal = true;
+        ++unequal;
         EXPECT_GE(c.plan.tp_spares * c.plan.reduced_replicas, 3) << plan_text(c.plan);
         EXPECT_FALSE(c.plan.tp_overlap);
         const Json settings = plan_settings(model, c.plan, {});
         EXPECT_EQ(settings.at("model").at("tp_spares").as_int(), c.plan.tp_spares);
         EXPECT_EQ(settings.at("model").at("num_reduced_tp_dp_ranks").as_int(), c.plan.reduced_replicas);
       } else {
-        fewer = true;
+        ++fewer;
       }
       EXPECT_EQ(illegal(model, cluster, c.plan), "") << plan_text(c.plan);
     }
-  EXPECT_TRUE(unequal || fewer);
+  EXPECT_GT(unequal, 0);
+  EXPECT_GT(fewer, 0);
   EXPECT_GT(lost.front[0].prediction.seconds, whole);
   EXPECT_LT(lost.front[0].prediction.seconds, 1.25 * whole);
   // By itself, an unequal plan loses less than leaving its replicas out.
@@ -120,8 +121,14 @@ TEST(Packing, ShortSamplesShareRows) {
   // Padded rows take what full ones take, and count fewer tokens.
   request.max_token_len = 0;
   const SearchResult again = search(request);
-  for (const Candidate& c : again.best)
-    if (c.plan.packed == 0) EXPECT_NEAR(c.plan.useful, 0.25, 1e-12);
+  ASSERT_FALSE(again.best.empty());
+  EXPECT_EQ(again.best.size(), full.best.size());
+  for (const Candidate& c : again.best) {
+    EXPECT_EQ(c.plan.packed, 0);
+    EXPECT_NEAR(c.plan.useful, 0.25, 1e-12);
+    EXPECT_EQ(plan_settings(model, c.plan, {}).at("dataset").at("packing").as_string(), "none");
+  }
+  EXPECT_NEAR(again.front[0].prediction.seconds / full.front[0].prediction.seconds, 1, 1e-9);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/json.h"
 #include "megatron/base/text_file.h"
+#include "megatron/cli/commands/autotune_calibrate.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"
 
@@ -284,17 +285,55 @@ TEST(Autotune, RecipeOfASearchTrains) {
       << trained.out << trained.err;
 }
 
-// Constants of this machine come from short runs of other models, where none are given.
-TEST(AutotuneMachine, IsMeasuredBeforeItIsPredicted) {
-  const std::vector<std::string> args = tiny_model({"predict", "--gpu", "CPU", "--gpus", "1", "--json"});
-  const Outcome outcome = autotune(args);
+// Constants of this machine come from short runs of other models, where a search has none.
+TEST(AutotuneMachine, IsMeasuredBeforeASearch) {
+  const testing::TempDir dir;
+  const auto searched = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args =
+        tiny_model({"search", "--gpu", "CPU", "--gpus", "1", "--json", "--out", dir.path() + "/recipe.yaml"});
+    args.insert(args.end(), more.begin(), more.end());
+    return autotune(args);
+  };
+  const Outcome outcome = searched({}), given = searched({"--constants", "h100"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("calibrated by "), std::string::npos) << outcome.err;
-  std::vector<std::string> named = args;
-  named.insert(named.end(), {"--constants", "h100"});
-  const Outcome given = autotune(named);
-  EXPECT_EQ(given.err.find("calibrated by "), std::string::npos) << given.err;
-  EXPECT_NE(Json::parse(given.out).at("predicted").dump(), Json::parse(outcome.out).at("predicted").dump());
+  EXPECT_EQ(given.err.find("calibrated"), std::string::npos) << given.err;
+  EXPECT_NE(Json::parse(given.out).at("candidates")[0].dump(),
+            Json::parse(outcome.out).at("candidates")[0].dump());
+  // A stopped search goes on by the same constants.
+  const std::string state = dir.path() + "/state";
+  const Outcome first = searched({"--resume", state});
+  EXPECT_NE(first.err.find("not calibrated: --resume"), std::string::npos) << first.err;
+  const std::string parts = read_text_file(state);
+  searched({"--resume", state});
+  EXPECT_EQ(read_text_file(state), parts);
+  // Arguments are checked first.
+  const Outcome wrong = searched({"--threads", "0"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err.find("calibrated"), std::string::npos) << wrong.err;
+}
+
+TEST(AutotuneMachine, IsNotMeasuredForOnePlanOrForMoreRanksThanCores) {
+  for (const char* part : {"predict", "explain", "simulate"}) {
+    const Outcome outcome = autotune(tiny_model({part, "--gpu", "CPU", "--gpus", "1"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find("calibrated"), std::string::npos) << outcome.err;
+  }
+  const testing::TempDir dir;
+  const Outcome outcome = autotune(
+      tiny_model({"search", "--gpu", "CPU", "--gpus", "65536", "--out", dir.path() + "/recipe.yaml"}));
+  EXPECT_NE(outcome.err.find("not calibrated: 65536 ranks share "), std::string::npos) << outcome.err;
+}
+
+TEST(AutotuneMachine, EveryCountOfRanksHasPlansThatCalibrateIt) {
+  for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 40, 64}) {
+    size_t plans = 0;
+    for (const CalibrationModel& model : calibration_models(ranks)) {
+      plans += model.plans.size();
+      for (const autotune::ParallelPlan& plan : model.plans) EXPECT_EQ(plan.gpus, ranks);
+    }
+    EXPECT_GE(plans, 6u) << ranks;
+  }
 }
 
 TEST(Autotune, ExplainsAPlan) {
@@ -393,6 +432,14 @@ TEST(Autotune, RefusesWithAdvice) {
   EXPECT_NE(outcome.err.find("tp leaves the NVLink domain"), std::string::npos) << outcome.err;
   EXPECT_EQ(autotune({"search", "--gpus", "8"}).code, 1);
   EXPECT_EQ(autotune(small_model({"search", "--gpus", "0"})).code, 2);
+  const Outcome unpacked = autotune(small_model({"search", "--mean-length", "512"}));
+  EXPECT_EQ(unpacked.code, 2);
+  EXPECT_NE(unpacked.err.find("add --sft"), std::string::npos) << unpacked.err;
+  const Outcome below =
+      autotune(small_model({"search", "--sft", "--mean-length", "512", "--max-token-len", "1024"}));
+  EXPECT_EQ(below.code, 2);
+  EXPECT_NE(below.err.find("--max-token-len needs --seq-length (2048) or more"), std::string::npos)
+      << below.err;
 }
 
 }  // namespace

@@ -50,9 +50,14 @@ void set_recompute(const ModelShape& model, const ParallelPlan& plan, Json& sett
 
 // Settings that a plan decides.
 bool planned(std::string_view name) {
+  for (const std::string_view whole : {"model.tp_comm_overlap", "model.tp_spares",
+                                       "model.num_reduced_tp_dp_ranks", "model.non_active_ranks_per_dp"})
+    if (name == whole) return true;
+  // It is of the model, though it has the word.
+  if (name.starts_with("model.parallel_residual")) return false;
   for (const std::string_view part :
-       {"parallel", "pipeline", "recompute", "tp_comm_overlap", "model.bf16", "model.fp8", "micro_batch_size",
-        "cp_comm_type", "offload", "cuda_graph", "num_distributed_optimizer_instances", "global_batch_size",
+       {"parallel", "pipeline", "recompute", "model.bf16", "model.fp8", "micro_batch_size", "cp_comm_type",
+        "offload", "cuda_graph", "num_distributed_optimizer_instances", "global_batch_size",
         "moe_token_dispatcher_type", "ddp.overlap", "use_distributed_optimizer", "fsdp", "sharding_strategy"})
     if (name.find(part) != std::string_view::npos) return true;
   return name.starts_with("run.");
@@ -115,7 +120,8 @@ Json plan_settings(const ModelShape& model, const ParallelPlan& plan, const std:
   Json& train = result["train"] = Json::object();
   train["micro_batch_size"] = plan.mbs;
   train["global_batch_size"] = plan.gbs;
-  if (plan.packed > 0) result["dataset"]["packing"] = "offline";
+  // Full rows are packed as given.
+  if (plan.packed > 0 || plan.useful < 1) result["dataset"]["packing"] = plan.packed > 0 ? "offline" : "none";
   Json& ddp = result["ddp"] = Json::object();
   if (plan.dp() * plan.cp > 1) {
     const int copies = plan.dp() * plan.cp;

@@ -337,7 +337,7 @@ std::vector<NamedPart> parts_of_search(const SearchRequest& request) {
   if (request.mean_length > 0 && request.mean_length < request.seq) {
     plan.useful = static_cast<double>(request.mean_length) / static_cast<double>(request.seq);
     add("");
-    for (plan.seq = request.seq; plan.seq <= std::max(request.seq, request.max_token_len); plan.seq *= 2) {
+    for (plan.seq = request.seq; plan.seq <= request.max_token_len; plan.seq *= 2) {
       const PackedRows packed = packed_rows(request.gbs, request.mean_length, plan.seq);
       plan.packed = request.mean_length;
       plan.gbs = packed.rows;
@@ -361,13 +361,13 @@ void order_best(const SearchRequest& request, std::vector<Candidate>& best) {
   };
   std::sort(best.begin(), best.end(),
             [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
-  std::set<std::tuple<int, int, int, int, int, int, int64_t, int, int>> seen;
+  std::set<std::tuple<int, int, int, int, int, int, int64_t, int, int64_t>> seen;
   std::vector<Candidate> distinct;
   for (const Candidate& c : best) {
     const ParallelPlan& p = c.plan;
     if (!seen.insert({p.tp, p.pp, p.cp, p.ep, p.etp, p.vpp, p.mbs, p.shards,
-                      static_cast<int>(p.schedule) * 8 + static_cast<int>(p.precision) +
-                          64 * (p.packed > 0 ? static_cast<int>(p.seq) : 0) + 32 * p.unequal()})
+                      static_cast<int64_t>(p.schedule) * 8 + static_cast<int64_t>(p.precision) +
+                          64 * (p.packed > 0 ? p.seq : 0) + 32 * p.unequal()})
              .second)
       continue;
     distinct.push_back(c);

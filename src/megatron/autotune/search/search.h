@@ -30,7 +30,7 @@ struct SearchRequest {
   // ranks.
   int lost_gpus = 0;
   // Mean tokens of a sample; 0: rows are full. Below `seq` rows are padded, or samples share rows of up to
-  // `max_token_len` tokens; gbs counts samples, and times are those of so many.
+  // `max_token_len` tokens (below `seq`: none do); gbs counts samples, and times are those of so many.
   int64_t mean_length = 0, max_token_len = 0;
 };
 

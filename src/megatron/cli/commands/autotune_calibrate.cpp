@@ -54,7 +54,8 @@ PlanSetup setup_of(const SmallModel& model, int ranks) {
   add("--num-attention-heads", model.heads);
   add("--vocab-size", model.vocab);
   add("--seq-length", model.length);
-  add("--global-batch-size", model.batch * std::max(1, ranks / 2));
+  // Four samples a rank, and eight at least, divide by every micro-batch of layouts_of().
+  add("--global-batch-size", std::max<int64_t>(model.batch, int64_t{model.batch} / 2 * ranks));
   return autotune_plan_setup(parse_command_line(words, autotune_plan_flags()));
 }
 
@@ -90,7 +91,20 @@ std::vector<ParallelPlan> layouts_of(const PlanSetup& setup, const SmallModel& m
   return plans;
 }
 
+// Fewer rows than these do not determine the constants.
+constexpr size_t kMinRows = 6;
+
 }  // namespace
+
+std::vector<CalibrationModel> calibration_models(int ranks) {
+  std::vector<CalibrationModel> models;
+  for (const SmallModel& model : kModels) {
+    PlanSetup setup = setup_of(model, ranks);
+    std::vector<ParallelPlan> plans = layouts_of(setup, model);
+    models.push_back({std::move(setup), std::move(plans)});
+  }
+  return models;
+}
 
 double run_plan_steps(const Log& log, const std::string& recipe, int ranks, int64_t warmup, int64_t steps) {
   RunSpec spec;
@@ -111,40 +125,39 @@ double run_plan_steps(const Log& log, const std::string& recipe, int ranks, int6
   return times->seconds[times->seconds.size() / 2];
 }
 
-Calibration cpu_calibration(const Invocation& invocation, const Cluster& cluster) {
+std::optional<Calibration> cpu_calibration(const Invocation& invocation, const Cluster& cluster) {
   const auto begin = std::chrono::steady_clock::now();
-  struct Planned {
-    size_t model;
-    ParallelPlan plan;
-  };
-  std::vector<PlanSetup> setups;
-  std::vector<Planned> planned;
-  for (const SmallModel& model : kModels) {
-    setups.push_back(setup_of(model, cluster.gpus()));
-    for (const ParallelPlan& plan : layouts_of(setups.back(), model))
-      planned.push_back({setups.size() - 1, plan});
-  }
-  Progress progress(invocation.log, "calibrating", static_cast<int64_t>(planned.size()));
+  const std::vector<CalibrationModel> models = calibration_models(cluster.gpus());
+  size_t count = 0;
+  for (const CalibrationModel& model : models) count += model.plans.size();
   std::vector<TableRow> rows;
-  for (const Planned& one : planned) {
-    const PlanSetup& setup = setups[one.model];
-    Json given = given_settings(setup.resolved);
-    given["run"]["device"] = "cpu";
-    Candidate candidate;
-    candidate.plan = one.plan;
-    TableRow row;
-    row.model = std::make_shared<const ModelShape>(setup.model);
-    row.cluster = cluster;
-    row.plan = one.plan;
-    row.stack = &stack_named("megatron-cpp");
-    row.throughput = false;
-    row.measured =
-        1e3 * run_plan_steps(invocation.log, recipe_text(given, setup.model, candidate, setup.cluster.name),
-                             cluster.gpus(), 1, 5);
-    rows.push_back(std::move(row));
-    progress.update(static_cast<int64_t>(rows.size()), plan_text(one.plan));
+  if (count >= kMinRows) {
+    Progress progress(invocation.log, "calibrating", static_cast<int64_t>(count));
+    for (const auto& [setup, plans] : models) {
+      Json given = given_settings(setup.resolved);
+      given["run"]["device"] = "cpu";
+      for (const ParallelPlan& plan : plans) {
+        Candidate candidate;
+        candidate.plan = plan;
+        TableRow row;
+        row.model = std::make_shared<const ModelShape>(setup.model);
+        row.cluster = cluster;
+        row.plan = plan;
+        row.stack = &stack_named("megatron-cpp");
+        row.throughput = false;
+        const std::string recipe = recipe_text(given, setup.model, candidate, setup.cluster.name);
+        row.measured = 1e3 * run_plan_steps(invocation.log, recipe, cluster.gpus(), 1, 5);
+        rows.push_back(std::move(row));
+        progress.update(static_cast<int64_t>(rows.size()), plan_text(plan));
+      }
+    }
+    progress.clear();
   }
-  progress.clear();
+  if (rows.size() < kMinRows) {
+    invocation.log.info("not calibrated: {} plans of small models suit {} ranks; constants are as shipped",
+                        rows.size(), cluster.gpus());
+    return std::nullopt;
+  }
   std::vector<const TableRow*> all;
   for (const TableRow& row : rows) all.push_back(&row);
   const Calibration result = fit_constants(all, cpu_constants(), cpu_fitted_constants(), false);
@@ -159,13 +172,26 @@ Calibration cpu_calibration(const Invocation& invocation, const Cluster& cluster
   return result;
 }
 
-PlanSetup autotune_calibrated_setup(const Invocation& invocation, const CommandLine& line) {
-  PlanSetup setup = autotune_plan_setup(line);
-  // More ranks than that are of another machine.
-  const int most = 4 * static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  if (setup.cluster.gpu.name == "CPU" && !line.has("--constants") && setup.cluster.gpus() <= most)
-    setup.calibration = cpu_calibration(invocation, setup.cluster);
-  return setup;
+void calibrate_cpu_ranks(const Invocation& invocation, const CommandLine& line, PlanSetup& setup) {
+  if (setup.cluster.gpu.name != "CPU" || line.has("--constants")) return;
+  const int ranks = setup.cluster.gpus();
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (line.has("--resume")) {
+    // Fitted constants differ from run to run, and a search goes on by the same ones alone.
+    invocation.log.info("not calibrated: --resume keeps constants as shipped; --constants FILE gives others");
+  } else if (ranks > cores) {
+    invocation.log.info("not calibrated: {} ranks share {} cores; constants are as shipped", ranks, cores);
+  } else if (std::optional<Calibration> fitted = cpu_calibration(invocation, setup.cluster)) {
+    setup.calibration = std::move(*fitted);
+  }
+}
+
+std::vector<CommandFlag> autotune_calibrated_flags() {
+  std::vector<CommandFlag> flags(autotune_plan_flags().begin(), autotune_plan_flags().end());
+  for (CommandFlag& flag : flags)
+    if (std::string_view(flag.name) == "--constants")
+      flag.help = "FILE, h100 or a100 [h100; CPU: measured first, see above]";
+  return flags;
 }
 
 }  // namespace megatron

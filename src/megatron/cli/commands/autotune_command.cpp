@@ -7,7 +7,6 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/cli/bench/step_profile.h"
-#include "megatron/cli/commands/autotune_calibrate.h"
 #include "megatron/cli/commands/autotune_parts.h"
 #include "megatron/cli/commands/autotune_setup.h"
 #include "megatron/cli/flags.h"
@@ -89,7 +88,7 @@ int run_predict(Invocation& invocation) {
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune predict: cannot make sense of '{}'", line.words[0]));
   if (table) return predict_table(invocation, line);
-  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
+  const PlanSetup setup = autotune_plan_setup(line);
   const ParallelPlan plan = given_plan(setup);
   const std::optional<PricedStep> step = price_by_ops(setup, plan);
   if (line.has("--json")) {
@@ -131,7 +130,7 @@ int run_explain_plan(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, autotune_plan_flags());
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune explain: cannot make sense of '{}'", line.words[0]));
-  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
+  const PlanSetup setup = autotune_plan_setup(line);
   const ParallelPlan plan = given_plan(setup);
   if (line.has("--json"))
     fmt::print(invocation.out, "{}\n", autotune::explain_json(setup.inputs(), plan).dump(1));

@@ -27,14 +27,14 @@ constexpr CommandFlag kSearchFlags[] = {
     {"--check", 1, "plans that the trainer itself checks on shapes alone [10]"},
     {"--precisions", 1, "to choose from, as in bf16,fp8 [the given one]"},
     {"--lost-gpus", 1, "GPUs that are down, each in another domain [0]"},
-    {"--mean-length", 1, "tokens of a sample: rows are padded or packed [--seq-length]"},
-    {"--max-token-len", 1, "of a packed row at most [4 x --seq-length]"},
+    {"--mean-length", 1, "with --sft, of a sample: padded or packed [--seq-length]"},
+    {"--max-token-len", 1, "max tokens of a packed row [4 x --seq-length]"},
     {"--threads", 1, "that price plans [cores, 8 at most]"},
     {"--resume", 1, "FILE of finished parts; a stopped search goes on there"},
 };
 
 std::vector<CommandFlag> search_flags() {
-  std::vector<CommandFlag> flags(autotune_plan_flags().begin(), autotune_plan_flags().end());
+  std::vector<CommandFlag> flags = autotune_calibrated_flags();
   flags.insert(flags.end(), std::begin(kSearchFlags), std::end(kSearchFlags));
   return flags;
 }
@@ -83,7 +83,9 @@ std::string autotune_search_help() {
          "\n"
          "Prices every legal plan, prints the ten fastest that fit and why the first wins, and writes it as\n"
          "a recipe. Sizes and switches that are given (--tensor-model-parallel-size 4) are kept. The best\n"
-         "plans are checked by a step of the trainer on shapes alone: its rules, and its memory.\n" +
+         "plans are checked by a step of the trainer on shapes alone: its rules, and its memory. --gpu CPU:\n"
+         "where each rank has a core here, steps of small models give the constants first, unless\n"
+         "--constants names them or --resume goes on with a search.\n" +
          autotune_flags_text(search_flags()) + "\n" + settings_overview();
 }
 
@@ -91,19 +93,26 @@ int run_autotune_search(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, search_flags());
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune search: cannot make sense of '{}'", line.words[0]));
-  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
+  PlanSetup setup = autotune_plan_setup(line);
   SearchRequest request = search_request(setup, line);
   if (line.has("--precisions")) request.precisions = precisions_of(line.get("--precisions"));
-  const auto number = [&](const char* flag, int64_t otherwise, int64_t most) {
+  const auto number = [&](const char* flag, int64_t otherwise, int64_t max) {
     if (!line.has(flag)) return otherwise;
     const int64_t value = parse_int("autotune search", flag, line.get(flag));
-    if (value < 0 || value > most)
-      throw UsageError(fmt::format("autotune search: {} needs 0 to {} (got {})", flag, most, value));
+    if (value < 0 || value > max)
+      throw UsageError(fmt::format("autotune search: {} needs 0 to {} (got {})", flag, max, value));
     return value;
   };
   request.lost_gpus = static_cast<int>(number("--lost-gpus", 0, setup.cluster.gpus() - 1));
   request.mean_length = number("--mean-length", 0, request.seq);
+  if (request.mean_length > 0 && !setup.resolved.config.dataset.sft)
+    throw UsageError("autotune search: --mean-length needs conversations, whose rows are packed; add --sft");
   request.max_token_len = number("--max-token-len", 4 * request.seq, int64_t{1} << 30);
+  if (line.has("--max-token-len") && request.max_token_len < request.seq)
+    throw UsageError(fmt::format(
+        "autotune search: --max-token-len needs --seq-length ({}) or more (got {}); raise it, or lower "
+        "--seq-length",
+        request.seq, request.max_token_len));
   if (line.has("--threads")) {
     const int64_t threads = parse_int("autotune search", "--threads", line.get("--threads"));
     if (threads < 1 || threads > 1024)
@@ -115,6 +124,8 @@ int run_autotune_search(Invocation& invocation) {
   if (check < 0 || check > 20)
     throw UsageError(fmt::format("autotune search: --check needs 0 to 20 (got {})", check));
   if (line.has("--report")) require_file_place("--report", line.get("--report"));
+  // The request refers to the setup's constants.
+  calibrate_cpu_ranks(invocation, line, setup);
   const bool shows = invocation.log.is_terminal();
   SearchResult result;
   {

@@ -7,7 +7,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/base/writable_folder.h"
-#include "megatron/cli/commands/autotune_calibrate.h"
+#include "megatron/cli/commands/autotune_setup.h"
 #include "megatron/cli/flags.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/pipeline_layout.h"
@@ -77,7 +77,7 @@ int run_autotune_simulate(Invocation& invocation) {
     throw UsageError(fmt::format("autotune simulate: cannot make sense of '{}'", line.words[0]));
   for (const char* flag : {"--trace", "--picture"})
     if (line.has(flag)) require_file_place(flag, line.get(flag));
-  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
+  const PlanSetup setup = autotune_plan_setup(line);
   ParallelPlan plan = given_plan(setup);
   SimulationOptions options;
   options.chunk_layers = given_layout(setup, plan);

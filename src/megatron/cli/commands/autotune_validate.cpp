@@ -32,7 +32,7 @@ constexpr CommandFlag kValidateFlags[] = {
 };
 
 std::vector<CommandFlag> validate_flags() {
-  std::vector<CommandFlag> flags(autotune_plan_flags().begin(), autotune_plan_flags().end());
+  std::vector<CommandFlag> flags = autotune_calibrated_flags();
   flags.insert(flags.end(), std::begin(kValidateFlags), std::end(kValidateFlags));
   return flags;
 }
@@ -85,8 +85,8 @@ std::string autotune_validate_help() {
   return "usage: megatron autotune validate [settings] --gpu KIND --gpus N [options]\n"
          "\n"
          "Searches, runs the best plans for a few steps on this machine, tells predicted and measured times\n"
-         "and what the first pick loses, and corrects the constants. --gpu CPU: N ranks as threads, whose\n"
-         "constants some seconds of small models give first, unless --constants names them.\n" +
+         "and what the first pick loses, and corrects the constants. --gpu CPU: N ranks as threads; where\n"
+         "each has a core, steps of small models give the constants first, unless --constants names them.\n" +
          autotune_flags_text(validate_flags()) + "\n" + settings_overview();
 }
 
@@ -94,22 +94,22 @@ int run_autotune_validate(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, validate_flags());
   if (!line.words.empty())
     throw UsageError(fmt::format("autotune validate: cannot make sense of '{}'", line.words[0]));
-  const auto number = [&](const char* flag, int64_t otherwise, int64_t least, int64_t most) {
+  const auto number = [&](const char* flag, int64_t otherwise, int64_t min, int64_t max) {
     const int64_t value = line.has(flag) ? parse_int("autotune validate", flag, line.get(flag)) : otherwise;
-    if (value < least || value > most)
-      throw UsageError(
-          fmt::format("autotune validate: {} needs {} to {} (got {})", flag, least, most, value));
+    if (value < min || value > max)
+      throw UsageError(fmt::format("autotune validate: {} needs {} to {} (got {})", flag, min, max, value));
     return value;
   };
   const int64_t top = number("--top", 5, 1, 20), steps = number("--steps", 5, 1, 10000),
                 warmup = number("--warmup", 2, 0, 10000);
   if (line.has("--report")) require_file_place("--report", line.get("--report"));
-  const PlanSetup setup = autotune_calibrated_setup(invocation, line);
+  PlanSetup setup = autotune_plan_setup(line);
   const int ranks = setup.cluster.gpus();
   if (ranks > 64)
     throw UsageError(fmt::format(
         "autotune validate: this machine cannot run {} ranks; give --gpus with the ranks that it has",
         ranks));
+  calibrate_cpu_ranks(invocation, line, setup);
   SearchRequest request = search_request(setup, line);
   SearchResult result = search(request);
   if (result.best.empty()) throw ConfigError("autotune validate: no plan fits");
