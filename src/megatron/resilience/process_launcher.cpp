@@ -110,10 +110,13 @@ class MeetingFolder {
   std::string path_;
 };
 
+// The rank in the job of a process of this machine.
+int rank_in_job(const LaunchJob& job, int local_rank) { return job.node * job.processes + local_rank; }
+
 // The environment of one process: this one's, with torchrun's variables.
 std::vector<std::string> environment_of(const LaunchJob& job, int rank, int port, int restart,
                                         const std::string& folder, bool rejoins) {
-  std::map<std::string, std::string> own = {{"RANK", std::to_string(job.node * job.processes + rank)},
+  std::map<std::string, std::string> own = {{"RANK", std::to_string(rank_in_job(job, rank))},
                                             {"LOCAL_RANK", std::to_string(rank)},
                                             {"GROUP_RANK", std::to_string(job.node)},
                                             {"WORLD_SIZE", std::to_string(job.nodes * job.processes)},
@@ -182,7 +185,8 @@ class Attempt {
     if (job_.log_folder.empty()) return;
     std::error_code problem;
     std::filesystem::create_directories(job_.log_folder, problem);
-    const std::string path = fmt::format("{}/start_{}_rank_{}.log", job_.log_folder, restart_, rank);
+    const std::string path =
+        fmt::format("{}/start_{}_rank_{}.log", job_.log_folder, restart_, rank_in_job(job_, rank));
     std::FILE* const file = std::fopen(path.c_str(), "we");
     if (!file)
       throw ConfigError(fmt::format("--log-dir: {} cannot be written: {}; give another folder", path,
@@ -268,10 +272,11 @@ class Attempt {
     if (const size_t at = line.find("iteration "); at != std::string::npos)
       iteration_ = std::max<int64_t>(iteration_, std::atoll(line.c_str() + at + 10));
     if (line.starts_with("saved ")) saved_ = line.substr(6);
-    const bool shown = job_.shown.empty() || std::ranges::count(job_.shown, static_cast<int>(rank)) > 0;
+    const int told = rank_in_job(job_, static_cast<int>(rank));
+    const bool shown = job_.shown.empty() || std::ranges::count(job_.shown, told) > 0;
     if (!shown || line.find(job_.filter) == std::string::npos) return;
-    if (stream.is_error) return log_.write(LogLevel::info, fmt::format("[{}] {}", rank, line));
-    fmt::print(out_, "[{}] {}\n", rank, line);
+    if (stream.is_error) return log_.write(LogLevel::info, fmt::format("[{}] {}", told, line));
+    fmt::print(out_, "[{}] {}\n", told, line);
     std::fflush(out_);
   }
 
@@ -303,8 +308,8 @@ class Attempt {
     for (int rank = 0; rank < job_.processes; ++rank) {
       Child& child = children_[static_cast<size_t>(rank)];
       if (!child.until_again || !child.until_again->over()) continue;
-      log_.warning("launch: rank {}: {}; started again to join the others ({} of {})", rank,
-                   tell_end(*child.end), rejoined_, job_.max_restarts);
+      log_.warning("launch: rank {}: {}; started again to join the others ({} of {})",
+                   rank_in_job(job_, rank), tell_end(*child.end), rejoined_, job_.max_restarts);
       for (Stream& stream : child.streams)
         if (stream.descriptor >= 0) ::close(std::exchange(stream.descriptor, -1));
       child.until_again.reset();
@@ -364,9 +369,9 @@ JobVerdict judge(const std::vector<ProcessEnd>& ends) {
              : JobVerdict::give_up;
 }
 
-std::string tell_ends(const std::vector<ProcessEnd>& ends) {
-  std::map<std::string, std::vector<size_t>> ranks;
-  for (size_t rank = 0; rank < ends.size(); ++rank) ranks[tell_end(ends[rank])].push_back(rank);
+std::string tell_ends(const std::vector<ProcessEnd>& ends, int first_rank) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (const ProcessEnd& end : ends) ranks[tell_end(end)].push_back(first_rank++);
   std::string text;
   for (const auto& [how, who] : ranks)
     text += fmt::format("{}rank{} {}: {}", text.empty() ? "" : "; ", who.size() > 1 ? "s" : "",
@@ -396,13 +401,13 @@ int launch_job(const LaunchJob& job, const Log& log, std::FILE* out) {
     const JobVerdict verdict = judge(ends);
     if (verdict == JobVerdict::done) {
       if (std::ranges::any_of(ends, [](const ProcessEnd& end) { return end.exit_code() != 0; }))
-        log.info("launch: done without some of its processes ({})", tell_ends(ends));
+        log.info("launch: done without some of its processes ({})", tell_ends(ends, rank_in_job(job, 0)));
       return 0;
     }
     const std::string what = fmt::format(
-        "{}; iteration {} was logged last, {}; {:.1f} s since the start", tell_ends(ends),
-        attempt.iteration(), attempt.saved().empty() ? "nothing was saved" : "saved last: " + attempt.saved(),
-        seconds);
+        "{}; iteration {} was logged last, {}; {:.1f} s since the start",
+        tell_ends(ends, rank_in_job(job, 0)), attempt.iteration(),
+        attempt.saved().empty() ? "nothing was saved" : "saved last: " + attempt.saved(), seconds);
     const bool ends_here =
         verdict == JobVerdict::give_up || restart >= job.max_restarts || attempt.interrupted();
     if (ends_here) {

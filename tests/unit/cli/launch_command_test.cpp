@@ -32,10 +32,12 @@ TEST(LaunchCommand, KnowsTorchrunsNames) {
                    "10.0.0.7", "--master_port", "2950", "--log-dir", dir / "logs", "--", "/bin/sh", "-c",
                    "echo $RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK, $MASTER_ADDR:$MASTER_PORT"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  for (const char* line : {"2 of 4, 0 on 1, 10.0.0.7:2950", "3 of 4, 1 on 1, 10.0.0.7:2950"})
+  for (const char* line : {"[2] 2 of 4, 0 on 1, 10.0.0.7:2950", "[3] 3 of 4, 1 on 1, 10.0.0.7:2950"})
     EXPECT_NE(outcome.out.find(line), std::string::npos) << outcome.out;
   expect_refused({"launch", "--nnodes", "2", "--", "true"}, "give --master-port");
-  expect_refused({"launch", "--nnodes", "2", "--node-rank", "2", "--master-port", "1", "--", "true"},
+  expect_refused({"launch", "--nnodes", "2", "--master-port", "1", "--", "true"}, "give --master-addr");
+  expect_refused({"launch", "--nnodes", "2", "--node-rank", "2", "--master-addr", "10.0.0.7", "--master-port",
+                  "1", "--", "true"},
                  "the last of which is 1");
   expect_refused({"launch", "--node-rank", "1", "--", "true"}, "give --nnodes");
 }

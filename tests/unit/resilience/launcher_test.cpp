@@ -33,13 +33,15 @@ struct Launched {
 };
 
 Launched launched(const TempDir& dir, int processes, const std::string& shell, int restarts = 3,
-                  std::vector<int> shown = {}, bool rejoin = false) {
+                  std::vector<int> shown = {}, bool rejoin = false, int nodes = 1, int node = 0) {
   LaunchJob job{.processes = processes, .command = {"/bin/sh", "-c", shell}, .max_restarts = restarts};
   job.backoff = 0;
   job.grace = 60;
   job.log_folder = dir / "logs";
   job.shown = std::move(shown);
   job.rejoin = rejoin;
+  job.nodes = nodes;
+  job.node = node;
   std::FILE* out = std::fopen((dir / "out").c_str(), "w");
   std::FILE* err = std::fopen((dir / "err").c_str(), "w");
   Launched result;
@@ -79,6 +81,18 @@ TEST(LaunchJob, SetsTheVariablesOfTorchrun) {
   EXPECT_NE(all.err.find("[1] oops"), std::string::npos) << all.err;
   EXPECT_EQ(text_of(dir / "logs/start_0_rank_2.log").substr(0, 4), "2/3 ");
   EXPECT_EQ(launched(dir, 3, "echo x$RANK", 3, {1}).out, "[1] x1\n");
+}
+
+// On each machine files, lines and messages name the ranks that the processes know.
+TEST(LaunchJob, TellsRanksOfTheJob) {
+  const TempDir dir;
+  const Launched all = launched(dir, 2, "echo x$RANK; exit $((RANK - 2))", 0, {3}, false, 2, 1);
+  EXPECT_EQ(all.code, 1);
+  EXPECT_EQ(all.out, "[3] x3\n");
+  EXPECT_EQ(text_of(dir / "logs/start_0_rank_2.log"), "x2\n");
+  EXPECT_EQ(text_of(dir / "logs/start_0_rank_3.log"), "x3\n");
+  EXPECT_NE(all.err.find("rank 2: done; rank 3: refused its settings (exit code 1)"), std::string::npos)
+      << all.err;
 }
 
 TEST(LaunchJob, StartsAgainWhereThatHelps) {

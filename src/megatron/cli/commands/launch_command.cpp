@@ -127,6 +127,9 @@ int run_launch(Invocation& invocation) {
   if (settings.nodes > 1) {
     if (settings.port == 0)
       throw UsageError("launch: --nnodes: machines meet at one port; give --master-port, the same on all");
+    if (std::ranges::find(given, "--master-addr") == given.end())
+      throw UsageError(
+          "launch: --nnodes: machines meet at the first of them; give --master-addr, the same on all");
     if (settings.node >= settings.nodes)
       throw UsageError(fmt::format("launch: --node-rank {}: there are {} machines, the last of which is {}",
                                    settings.node, settings.nodes, settings.nodes - 1));
