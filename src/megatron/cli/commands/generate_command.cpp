@@ -183,10 +183,11 @@ Sampling sampling_of(const CommandLine& line, const ModelArguments& arguments) {
 Request request_of(const CommandLine& line, const ModelArguments& arguments) {
   Request request;
   request.sampling = sampling_of(line, arguments);
-  const std::string count =
-      either(line, "--max-new-tokens", "--num-tokens-to-generate", line.get("--out-seq-length", "64"));
-  request.max_tokens = parse_int("generate", "--max-new-tokens", count);
-  if (request.max_tokens < 1) throw UsageError("generate: --max-new-tokens needs at least 1");
+  const std::string_view flag = line.has("--max-new-tokens")           ? "--max-new-tokens"
+                                : line.has("--num-tokens-to-generate") ? "--num-tokens-to-generate"
+                                                                       : "--out-seq-length";
+  request.max_tokens = whole(line, flag, 64);
+  if (request.max_tokens < 1) throw UsageError(fmt::format("generate: {} needs at least 1", flag));
   if (line.has("--termination-id")) {
     const int64_t id = whole(line, "--termination-id", -1);
     if (id >= 0) request.end_tokens = {id};
@@ -384,6 +385,9 @@ std::string generate_help() {
 int run_generate(Invocation& invocation) {
   const CommandLine line = parse_command_line(invocation.args, kFlags);
   std::vector<Prompt> prompts = given_prompts(line);
+  if (fp8_cache(line.get("--kv-cache-dtype")) && line.has("--images"))
+    throw ConfigError(
+        "--kv-cache-dtype fp8: with --images texts are read whole, without a cache; leave one of them out");
   const ModelArguments arguments = model_arguments(invocation, line, "generate");
   if (arguments.config.model.masked_lm_head)
     throw ConfigError(
