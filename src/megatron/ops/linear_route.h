@@ -29,7 +29,8 @@ class LinearRoute {
   virtual bool gathers_input() const = 0;        // x is this rank's share of the rows
   virtual bool gathers_gradient() const = 0;     // so is y, and its gradient
   virtual bool sums_input_gradient() const = 0;  // over ranks, beside the GEMM for the weight's gradient
-  virtual int64_t block_rows(int64_t rows) const = 0;  // the fewest that one GEMM gets, of x with `rows`
+  // What the rows of every GEMM are a multiple of, for x with `rows`.
+  virtual int64_t block_rows(int64_t rows) const = 0;
 
   // y [.., columns] of x.
   virtual Tensor forward(RankContext& ctx, const Tensor& x, int64_t columns, const RowGemm& gemm) const = 0;

@@ -37,6 +37,23 @@ TEST(TpOverlapFile, IsReadAndWritten) {
   EXPECT_EQ(TpOverlapFile::parse("", "empty").text(), "");
 }
 
+TEST(TpOverlapFile, FieldsThatDoNotActAreNoted) {
+  const auto notes = [](const char* text) { return TpOverlapFile::parse(text, "f").notes; };
+  using Notes = std::vector<std::string>;
+  for (const char* gemm : {"qkv_dgrad", "fc1_dgrad", "proj_fprop", "fc2_fprop"}) {
+    const std::string text = std::string(gemm) + ": {method: ring_exchange, aggregate: true}";
+    EXPECT_EQ(notes(text.c_str()), (Notes{std::string("f: ") + gemm +
+                                          ".aggregate has no effect: no blocks are gathered around a ring"}));
+  }
+  EXPECT_EQ(notes("fc1_fprop: {method: none, aggregate: 1}").size(), 1u);
+  EXPECT_EQ(notes("fc1_fprop: {aggregate: 1}"), Notes{});
+  EXPECT_EQ(notes("fc2_dgrad: {method: ring_exchange, aggregate: 1}"), Notes{});
+  EXPECT_EQ(notes("qkv_dgrad: {method: bulk, aggregate: 0}"), Notes{});
+  EXPECT_EQ(notes("fc2_fprop: {method: ring_exchange, num_splits: 2}"),
+            (Notes{"f: fc2_fprop.num_splits has no effect without method: pipeline"}));
+  EXPECT_EQ(notes("fc2_fprop: {num_splits: 2, method: pipeline}"), Notes{});
+}
+
 TEST(TpOverlapFile, MalformedFilesAreRejectedByName) {
   const auto why = [](const char* text) {
     try {
@@ -61,13 +78,40 @@ TEST(TpOverlapFile, RunsAreToldOfTheirFile) {
   const testing::TempDir folder;
   std::ofstream(folder / "good.yaml") << "fc1_wgrad: {method: bulk, num_sm: 8}\n";
   std::ofstream(folder / "bad.yaml") << "fc1_wgrad: {method: ring_exchange}\n";
-  const auto resolved = [&](const char* name) {
-    const std::vector<std::string> words = {"-tp",     "2", "--sequence-parallel",   "--tp-comm-overlap",
-                                            "--ranks", "2", "--tp-comm-overlap-cfg", folder / name};
+  std::ofstream(folder / "ring.yaml") << "qkv_fprop: {method: ring_exchange, aggregate: true}\n";
+  std::ofstream(folder / "parts.yaml") << "fc2_fprop: {method: pipeline, num_splits: 4}\n";
+  const auto resolved = [&](const char* name, const std::string& tp = "2",
+                            const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"-tp",     tp, "--sequence-parallel",   "--tp-comm-overlap",
+                                      "--ranks", tp, "--tp-comm-overlap-cfg", folder / name};
+    words.insert(words.end(), more.begin(), more.end());
     return resolve(read_sources(parse_command_line(words)),
                    {.purpose = Purpose::inspect, .allow_unavailable = true});
   };
   EXPECT_EQ(resolved("good.yaml").config.parallel.tp_comm_overlap_cfg, folder / "good.yaml");
+  const auto notes = [&](const char* name, const std::string& tp, const std::vector<std::string>& more) {
+    std::string text;
+    for (const std::string& note : resolved(name, tp, more).notes) text += note + "\n";
+    return text;
+  };
+  const std::vector<std::string> model = {"--num-layers",          "2", "--hidden-size", "96",
+                                          "--num-attention-heads", "12"};
+  EXPECT_NE(notes("ring.yaml", "2", model).find("qkv_fprop.aggregate: 2 ranks have all blocks at once"),
+            std::string::npos);
+  EXPECT_NE(notes("ring.yaml", "3", model).find("qkv_fprop.aggregate has no effect on 3 ranks"),
+            std::string::npos);
+  EXPECT_EQ(notes("ring.yaml", "4", model).find("aggregate"), std::string::npos);
+  const auto fp8 = [&](const char* length) {
+    std::vector<std::string> more = model;
+    for (const char* word : {"--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise",
+                             "--micro-batch-size", "1", "--seq-length", length})
+      more.emplace_back(word);
+    return notes("parts.yaml", "2", more);
+  };
+  EXPECT_NE(fp8("64").find("fc2_fprop.num_splits = 4: parts of 32 rows are too small for fp8"),
+            std::string::npos)
+      << fp8("64");
+  EXPECT_EQ(fp8("128").find("num_splits"), std::string::npos);
   EXPECT_THROW(resolved("bad.yaml"), Refused);
   EXPECT_THROW(resolved("absent.yaml"), Refused);
 }

@@ -76,6 +76,33 @@ TEST(RowParallelLinear, Gradients) {
   check_row(4, overlaps()[7], true);
 }
 
+// Parts are multiples of 16 rows, which fp8 needs, where each gets as many.
+TEST(RowParallelLinear, PartsOfRows) {
+  run_ranks(2, [](int, const ProcessGroup& world) {
+    TensorParallel tp{world, true, {.on = true, .scatter_data = true, .splits = 4}};
+    EXPECT_EQ(row_route(tp)->block_rows(128), 16);
+    EXPECT_EQ(row_route(tp)->block_rows(160), 16);  // parts of 16, 16, 16 and 32
+    EXPECT_EQ(row_route(tp)->block_rows(132), 1);   // 66 rows on each rank
+    EXPECT_EQ(row_route(tp)->block_rows(96), 1);    // fewer than 16 rows in a part
+    EXPECT_EQ(column_route(tp)->block_rows(80), 16);
+    EXPECT_EQ(column_route(tp)->block_rows(66), 1);
+    tp.overlap.splits = 0;
+    EXPECT_EQ(row_route(tp)->block_rows(132), 66);
+    EXPECT_EQ(column_route(tp)->block_rows(66), 66);
+    // 48 rows on each rank in parts of 16 and 32.
+    RankContext ctx(kCpu, 1, world.rank());
+    tp.overlap.splits = 2;
+    std::vector<double> rows(96);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<double>(i);
+    const Weight one{ctx.full({1, 1}, DType::F64, 1), nullptr};
+    const Tensor y = ops::call_linear(ctx, ctx.from_vector(rows, {96, 1}), one, {.route = row_route(tp)}).y;
+    const std::vector<double> sums = ctx.to_vector<double>(y);
+    ASSERT_EQ(sums.size(), 48u);
+    for (size_t i = 0; i < sums.size(); ++i)
+      EXPECT_EQ(sums[i], 2 * static_cast<double>(i + 48 * static_cast<size_t>(world.rank())));
+  });
+}
+
 TEST(RowParallelLinear, RefusesTokensThatDoNotDivide) {
   run_ranks(2, [](int, const ProcessGroup& world) {
     RankContext ctx(kCpu, 1, world.rank());

@@ -21,9 +21,11 @@ constexpr std::array<std::string_view, 9> kWithoutEffect{
     "fp8_buf", "is_reduce_scatter", "comm_priority", "gemm_priority"};
 
 TpOverlapFile::Gemm gemm_of(const Json& entry, std::string_view linear, std::string_view pass,
-                            const std::string& where, std::vector<std::string_view>& idle) {
+                            const std::string& where, std::vector<std::string_view>& idle,
+                            std::vector<std::string>& notes) {
   if (!entry.is_object()) throw ConfigError(fmt::format("{}: is {}, not a mapping", where, entry.dump()));
   TpOverlapFile::Gemm gemm;
+  bool splits_given = false;
   for (const auto& [key, value] : entry.as_object()) {
     const std::string at = where + "." + key;
     if (key == "method") {
@@ -42,12 +44,17 @@ TpOverlapFile::Gemm gemm_of(const Json& entry, std::string_view linear, std::str
       if (!value.is_int() || value.as_int() < 1 || value.as_int() > 64)
         throw ConfigError(fmt::format("{}: needs 1 to 64 (got {})", at, value.dump()));
       gemm.splits = static_cast<int>(value.as_int());
+      splits_given = true;
     } else {
       const auto* found = std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key);
       if (found == kWithoutEffect.end()) throw ConfigError(fmt::format("{}: is no field of an overlap", at));
       if (std::find(idle.begin(), idle.end(), *found) == idle.end()) idle.push_back(*found);
     }
   }
+  if (gemm.aggregate && !TpOverlapFile::can_aggregate(linear, pass, gemm.method))
+    notes.push_back(where + ".aggregate has no effect: no blocks are gathered around a ring");
+  if (splits_given && gemm.method != Method::pipeline)
+    notes.push_back(where + ".num_splits has no effect without method: pipeline");
   return gemm;
 }
 
@@ -105,7 +112,8 @@ TpOverlapFile TpOverlapFile::parse(const std::string& text, const std::string& o
       file.notes.push_back(fmt::format("{}: {}: nothing is sent beside it: no effect", origin, key));
       continue;
     }
-    gemm(file.linear(linear), pass) = gemm_of(entry, linear, pass, fmt::format("{}: {}", origin, key), idle);
+    gemm(file.linear(linear), pass) =
+        gemm_of(entry, linear, pass, fmt::format("{}: {}", origin, key), idle, file.notes);
   }
   if (!idle.empty())
     file.notes.push_back(

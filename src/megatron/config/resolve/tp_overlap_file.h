@@ -12,15 +12,15 @@ namespace megatron {
 struct TpOverlapFile {
   enum class Method {
     unset,          // as the flags say
-    none,           // before or behind the GEMM
-    ring_exchange,  // blocks of tokens around the group
-    bulk,           // another tensor's, whole
-    pipeline,       // sums in parts
+    none,           // communication runs before or after the GEMM
+    ring_exchange,  // blocks of tokens go around the group, one GEMM per block
+    bulk,           // the GEMM runs beside communication of another tensor
+    pipeline,       // the output is computed and reduce-scattered in `splits` parts
   };
   struct Gemm {
     Method method = Method::unset;
-    bool aggregate = false;
-    int splits = 4;
+    bool aggregate = false;  // ring_exchange gathers two blocks at a time
+    int splits = 4;          // parts of pipeline
   };
   struct Linear {
     Gemm fprop, dgrad, wgrad;
@@ -39,6 +39,11 @@ struct TpOverlapFile {
   static Gemm& gemm(Linear& linear, std::string_view pass);
   // Inputs of qkv and fc1 are gathered, outputs of proj and fc2 are summed.
   static bool gathers_input(std::string_view linear) { return linear == "qkv" || linear == "fc1"; }
+  // Whether `aggregate` of a GEMM acts: where blocks of its input are gathered around a ring.
+  static bool can_aggregate(std::string_view linear, std::string_view pass, Method method) {
+    return pass == (gathers_input(linear) ? "fprop" : "dgrad") &&
+           (method == Method::ring_exchange || method == Method::unset);
+  }
   // What a GEMM can do: its methods beside none.
   static std::vector<Method> methods(std::string_view linear, std::string_view pass);
 };

@@ -255,11 +255,39 @@ void tp_overlap_needs_sequence_parallel(ConfigBuilder& builder) {
         builder.config.parallel.tensor_model_parallel_size > 1 ? "add --sequence-parallel" : "leave it out");
 }
 
+// Notes what fields of a file do with this number of ranks and tokens.
+void note_overlap_on_ranks(ConfigBuilder& builder, TpOverlapFile& file) {
+  const Config& config = builder.config;
+  const ParallelConfig& p = config.parallel;
+  const int64_t tp = p.tensor_model_parallel_size,
+                rows = config.train.micro_batch_size * config.model.seq_length / p.context_parallel_size / tp;
+  for (const std::string_view linear : TpOverlapFile::kLinears)
+    for (const std::string_view pass : TpOverlapFile::kPasses) {
+      const TpOverlapFile::Gemm& gemm = TpOverlapFile::gemm(file.linear(linear), pass);
+      const std::string where = fmt::format("{}: {}_{}", p.tp_comm_overlap_cfg, linear, pass);
+      if (gemm.aggregate && TpOverlapFile::can_aggregate(linear, pass, gemm.method)) {
+        if (tp == 2)
+          builder.note(where + ".aggregate: 2 ranks have all blocks at once, and nothing overlaps");
+        else if (tp % 2 != 0)
+          builder.note(fmt::format("{}.aggregate has no effect on {} ranks, which do not pair", where, tp));
+      }
+      // As linear_route.cpp divides rows into parts.
+      if (config.precision.fp8 != Fp8Format::none && gemm.method == TpOverlapFile::Method::pipeline &&
+          rows % 16 == 0 && rows < 16 * gemm.splits)
+        builder.note(
+            fmt::format("{}.num_splits = {}: parts of {} rows are too small for fp8, and this linear "
+                        "runs without it; use at most {}",
+                        where, gemm.splits, rows, rows / 16));
+    }
+}
+
 void overlap_of_linears(ConfigBuilder& builder) {
   const ParallelConfig& p = builder.config.parallel;
   if (!p.tp_comm_overlap || p.tp_comm_overlap_cfg.empty()) return;
   try {
-    for (const std::string& note : TpOverlapFile::read(p.tp_comm_overlap_cfg).notes) builder.note(note);
+    TpOverlapFile file = TpOverlapFile::read(p.tp_comm_overlap_cfg);
+    for (const std::string& note : file.notes) builder.note(note);
+    note_overlap_on_ranks(builder, file);
   } catch (const Error& error) {
     builder.reject("model.tp_comm_overlap_cfg", error.what(), "mend the file, or leave it out");
   }
@@ -327,8 +355,11 @@ constexpr Rule kParallelRules[] = {
      "the expert-parallel size divides the experts", experts_divide_by_ep},
     {"tp_overlap_needs_sequence_parallel", "model.tp_comm_overlap model.sequence_parallel",
      "tensor-parallel overlap needs sequence parallelism", tp_overlap_needs_sequence_parallel},
-    {"overlap_of_linears", "model.tp_comm_overlap_cfg", "the file of overlaps names GEMMs and methods",
-     overlap_of_linears},
+    {"overlap_of_linears",
+     "model.tp_comm_overlap_cfg model.tensor_model_parallel_size model.context_parallel_size "
+     "model.seq_length "
+     "train.micro_batch_size model.fp8",
+     "the file of overlaps names GEMMs and methods", overlap_of_linears},
 };
 
 }  // namespace

@@ -60,6 +60,10 @@ Tensor gather_while(RankContext& ctx, const Tensor& own, const ProcessGroup& gro
   return whole;
 }
 
+// What the rows of each of `splits` parts of a block are a multiple of: 16, which fp8 needs, where every part
+// gets as many.
+int64_t rows_unit(int64_t rows, int splits) { return rows % 16 == 0 && rows >= 16 * splits ? 16 : 1; }
+
 // The sum over ranks of what f(begin, out) writes of all rows, for this rank's block; parts of every rank's
 // block are computed while the sums of the parts before are on their way.
 template <class F>
@@ -67,8 +71,9 @@ Tensor scatter_in_parts(RankContext& ctx, const Shape& block, DType dtype, const
                         int splits, F&& f) {
   Tensor sum = ctx.empty(block, dtype);
   std::vector<std::pair<Tensor, Work>> sent;
+  const int64_t unit = rows_unit(block[0], splits), units = block[0] / unit;
   for (int64_t part = 0; part < splits; ++part) {
-    const int64_t begin = block[0] * part / splits, end = block[0] * (part + 1) / splits;
+    const int64_t begin = units * part / splits * unit, end = units * (part + 1) / splits * unit;
     if (begin == end) continue;
     Tensor terms = ctx.empty({(end - begin) * group.size(), block[1]}, dtype);
     for (int rank = 0; rank < group.size(); ++rank)
@@ -116,7 +121,7 @@ class ColumnRoute final : public ops::LinearRoute {
   bool gathers_gradient() const override { return false; }
   bool sums_input_gradient() const override { return true; }
   int64_t block_rows(int64_t rows) const override {
-    return tp_.overlap.scatter_data ? std::max<int64_t>(1, rows / std::max(1, tp_.overlap.splits)) : rows;
+    return tp_.overlap.scatter_data && tp_.overlap.splits > 0 ? rows_unit(rows, tp_.overlap.splits) : rows;
   }
 
   Tensor forward(RankContext& ctx, const Tensor& x, int64_t columns, const RowGemm& gemm) const override {
@@ -174,7 +179,8 @@ class RowRoute final : public ops::LinearRoute {
   bool gathers_gradient() const override { return true; }
   bool sums_input_gradient() const override { return false; }
   int64_t block_rows(int64_t rows) const override {
-    return rows / tp_.size() / (tp_.overlap.scatter ? std::max(1, tp_.overlap.splits) : 1);
+    const int64_t block = rows / tp_.size();
+    return tp_.overlap.scatter && tp_.overlap.splits > 0 ? rows_unit(block, tp_.overlap.splits) : block;
   }
 
   Tensor forward(RankContext& ctx, const Tensor& x, int64_t columns, const RowGemm& gemm) const override {
