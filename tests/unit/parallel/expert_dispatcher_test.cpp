@@ -156,6 +156,17 @@ TEST(ExpertDispatcher, FixedShapes) {
       for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-14);
     }
     EXPECT_EQ(rows, std::vector<int64_t>(3, rows[0]));
+    // Fixed after it has exchanged, too.
+    const Tensor chosen = ctx.from_vector<int64_t>({0, 2, 1, 3, 2, 3}, {3, 2});
+    const auto result = [&](ExpertDispatcher& dispatcher) {
+      Dispatched sent = dispatcher.dispatch(ctx, x, {chosen, probs}, 3);
+      return ctx.to_vector<double>(
+          sent.combine(ctx, run_experts(ctx, sent, parallel, dispatcher.local_experts())));
+    };
+    const std::vector<double> wanted = result(exchanges);
+    exchanges.fix_shapes();
+    const std::vector<double> got = result(exchanges);
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-14);
   });
 }
 

@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace megatron {
+namespace {
+
+bool ranks_share_experts(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return config.model.num_moe_experts > 0 && p.expert_model_parallel_size * p.expert_tensor_parallel_size > 1;
+}
+
+}  // namespace
 
 std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
   const ModelConfig& m = config.model;
@@ -12,7 +20,8 @@ std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
     if (what) list.push_back({why, fix});
   };
   const ParallelConfig& p = config.parallel;
-  add_if(p.pipeline_model_parallel_size > 1 && p.variable_seq_lengths,
+  const bool gathers_tokens = ranks_share_experts(config);  // whatever the dispatcher is
+  add_if((p.pipeline_model_parallel_size > 1 || gathers_tokens) && p.variable_seq_lengths,
          "batches of other lengths are not replayed",
          "leave it out, or leave out model.variable_seq_lengths");
   add_if(!config.checkpoint.save.empty() && config.checkpoint.save_activations_interval > 0,
@@ -26,6 +35,15 @@ std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
          "leave it out, or leave out --save-tokens-per-expert-interval");
   add_if(m.num_moe_experts > 0 && !config.logger.moe_routing_trace_path.empty(),
          "a captured step shows no routing", "leave it out, or leave out --moe-routing-trace-path");
+  add_if(gathers_tokens && m.moe_shared_expert_overlap,
+         "a captured step gathers tokens for experts without shared ones beside it",
+         "leave it out, or leave out --moe-shared-expert-overlap");
+  add_if(gathers_tokens && m.overlap_moe_expert_parallel_comm,
+         "a captured step gathers tokens for experts without another micro-batch beside it",
+         "leave it out, or leave out --overlap-moe-expert-parallel-comm");
+  add_if(gathers_tokens && m.overlap_dispatch_backward_with_experts_wgrad,
+         "a captured step gathers tokens for experts without weight gradients beside it",
+         "leave it out, or leave out --overlap-dispatch-backward-with-experts-wgrad");
   const std::vector<std::string>& balancing = m.moe_router_load_balancing_type;
   add_if(
       m.num_moe_experts > 0 && std::find(balancing.begin(), balancing.end(), "sinkhorn") != balancing.end(),
@@ -38,13 +56,11 @@ std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
 }
 
 std::string parts_not_captured(const Config& config) {
-  const ParallelConfig& p = config.parallel;
   if (const std::vector<CaptureObstacle> list = capture_obstacles(config); !list.empty())
     return list.front().why;
-  if (config.model.num_moe_experts > 0 && p.expert_model_parallel_size * p.expert_tensor_parallel_size > 1)
+  if (ranks_share_experts(config))
     return "experts are shared among ranks; --cuda-graph-impl full_iteration captures such steps, with "
-           "buffers "
-           "for as many tokens as could come";
+           "buffers for as many tokens as could come";
   if (config.model.model_type == ModelType::t5) return "steps of an encoder and a decoder are not captured";
   if (config.model.has_tower()) return "images differ in size from step to step";
   if (config.execution.cuda_graph_warmup_steps < 1) return "the first step measures and cannot be captured";

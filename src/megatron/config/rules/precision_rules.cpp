@@ -251,7 +251,8 @@ void graphs(ConfigBuilder& builder) {
     const std::string why = parts_not_captured(config);
     builder.note(fmt::format("cuda_graph_impl {}: {}{}", name_of(e.cuda_graph_impl),
                              why.empty()
-                                 ? "on a GPU all of a step is captured as one graph, these modules among it"
+                                 ? "all of a step is captured as one graph, these modules among it, on GPUs "
+                                   "that ranks do not share"
                                  : "steps run without CUDA graphs: ",
                              why));
     return;
@@ -321,7 +322,8 @@ constexpr Rule kPrecisionRules[] = {
      "model.num_moe_experts model.expert_model_parallel_size model.expert_tensor_parallel_size "
      "model.moe_router_load_balancing_type model.cpu_offloading "
      "model.fine_grained_activation_offloading model.fp8 model.fp8_recipe model.pipeline_model_parallel_size "
-     "model.variable_seq_lengths model.model_type model.vision_tower",
+     "model.variable_seq_lengths model.model_type model.vision_tower model.moe_shared_expert_overlap "
+     "model.overlap_moe_expert_parallel_comm model.overlap_dispatch_backward_with_experts_wgrad",
      "recorded graphs have their conditions", graphs},
 };
 

@@ -46,7 +46,10 @@ class ExpertDispatcher {
   // From now on no shape depends on what the router chose, and the host reads no count of tokens: every rank
   // gets all tokens. An all-to-all with a fixed size for each pair of ranks would carry more: a token goes to
   // a rank once here, there room is needed for each of its choices.
-  void fix_shapes() { options_.all_to_all = false; }
+  void fix_shapes() {
+    options_.all_to_all = false;
+    table_ = {};  // each exchange has its own
+  }
 
   int64_t local_experts() const { return local_; }
 
@@ -60,7 +63,7 @@ class ExpertDispatcher {
   int64_t experts_, local_;
   ExpertParallel parallel_;
   DispatchOptions options_;
-  Tensor table_;  // what look_up reads, on the device
+  Tensor table_;  // what look_up reads, on the device, from its first call on
 };
 
 }  // namespace megatron
