@@ -18,8 +18,8 @@ void subtract(double* a, double factor, const double* b, int64_t n) {
   for (int64_t i = 0; i < n; ++i) a[i] -= factor * b[i];
 }
 
-// Takes away from `vector` what lies in the first `count` rows of `basis`, twice, for the first time leaves
-// rounding behind; returns the norm of the rest.
+// Takes away from `vector` what lies in the given rows of `basis`, twice, because the first pass leaves
+// rounding; returns the norm of the rest.
 double orthogonalize_against(double* vector, const double* basis, const std::vector<int64_t>& rows,
                              int64_t n) {
   for (int pass = 0; pass < 2; ++pass)

@@ -15,7 +15,7 @@ Tensor empty(RankContext& ctx, const Shape& shape, DType dtype) {
 }
 
 // a · b of each pair of matrices.
-Tensor product(RankContext& ctx, const Tensor& a, const Tensor& b) {
+Tensor gemm(RankContext& ctx, const Tensor& a, const Tensor& b) {
   Tensor c = empty(ctx, {a.size(0), a.size(1), b.size(2)}, a.dtype());
   ctx.kernels->gemm(ctx.kernel_context(), {.a = a, .b = b, .c = c});
   return c;
@@ -25,12 +25,12 @@ Tensor transposed(const Tensor& x) { return x.transpose(1, 2); }
 
 // Qᴸᵀ · X · Qᴿ.
 Tensor project_in(RankContext& ctx, const Tensor& x, const Tensor& left, const Tensor& right) {
-  return product(ctx, product(ctx, transposed(left), x), right);
+  return gemm(ctx, gemm(ctx, transposed(left), x), right);
 }
 
 // Qᴸ · X · Qᴿᵀ.
 Tensor project_out(RankContext& ctx, const Tensor& x, const Tensor& left, const Tensor& right) {
-  return product(ctx, product(ctx, left, x), transposed(right));
+  return gemm(ctx, gemm(ctx, left, x), transposed(right));
 }
 
 Tensor blended(RankContext& ctx, double keep, const Tensor& old, const Tensor& fresh) {
@@ -54,11 +54,11 @@ Tensor inverse_values(RankContext& ctx, const Tensor& values, int64_t rows, doub
 
 // Xᵀ · Q diag(weights) Qᵀ · X.
 Tensor weighted_gram(RankContext& ctx, const Tensor& x, const Tensor& basis, const Tensor& weights) {
-  const Tensor projected = product(ctx, transposed(basis), x);
+  const Tensor projected = gemm(ctx, transposed(basis), x);
   Tensor scaled = empty(ctx, projected.shape(), projected.dtype());
   ctx.kernels->binary(ctx.kernel_context(),
                       {Binary::Mul, projected, weights.expand(projected.shape()), scaled});
-  return product(ctx, transposed(projected), scaled);
+  return gemm(ctx, transposed(projected), scaled);
 }
 
 std::vector<double> read(RankContext& ctx, const Tensor& x) {
@@ -179,8 +179,8 @@ std::array<Tensor, 2> Soap::factors(RankContext& ctx, const State& state, const 
     right = weighted_gram(ctx, gradient, state.left.basis,
                           inverse_values(ctx, state.left.values, rows, options_.epsilon));
   } else {
-    left = product(ctx, gradient, turned);
-    right = product(ctx, turned, gradient);
+    left = gemm(ctx, gradient, turned);
+    right = gemm(ctx, turned, gradient);
   }
   return {blended(ctx, keep, state.left.factor, left), blended(ctx, keep, state.right.factor, right)};
 }
