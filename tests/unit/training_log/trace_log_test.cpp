@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "megatron/autograd/tracer.h"
 #include "megatron/base/json.h"
 #include "megatron/training/run/run.h"
 #include "support/temp_dir.h"
@@ -33,7 +34,8 @@ Seen trace_of(const std::string& flags) {
   for (const Json& event : trace.at("traceEvents").as_array()) {
     const std::string phase = event.at("ph").as_string();
     ++seen.phases[phase];
-    if (phase == "X") {
+    // A send that has been received by then is not waited for, so that the number of waits varies.
+    if (phase == "X" && event.at("name").as_string() != kWaitRange) {
       ++seen.names[event.at("name").as_string()];
       ++seen.spans_of_rank[event.at("pid").as_int()];
       EXPECT_GE(event.at("dur").as_double(), 0);
@@ -69,7 +71,11 @@ TEST(TraceLog, KeepsToRanksAndTheEndOfTheRun) {
 TEST(TraceLog, StandsBesideThePageOfMemory) {
   const Seen alone = trace_of("--profile-step-end 3"),
              both = trace_of("--profile-step-end 3 --record-memory-history");
-  EXPECT_EQ(alone.names, both.names);
+  for (const auto& [name, count] : alone.names) {
+    const auto found = both.names.find(name);
+    EXPECT_EQ(count, found == both.names.end() ? 0 : found->second) << name;
+  }
+  EXPECT_EQ(alone.names.size(), both.names.size());
   EXPECT_EQ(alone.spans_of_rank, both.spans_of_rank);
 }
 
