@@ -24,7 +24,7 @@ Tensor whole_matrix(RankContext& ctx, const Parameter& parameter, const ProcessG
                     const Tensor& own);
 // The other way: this rank's blocks of `whole` into `own`, of the local shape.
 void take_blocks(RankContext& ctx, const Parameter& parameter, const Tensor& whole, const Tensor& own);
-// Of a tensor of the local shape what a slice has, in the slice's shape.
+// The part that a slice has of a tensor of the local shape, in the slice's shape.
 Tensor part_of(const ParameterSlice& slice, const Tensor& own);
 
 }  // namespace megatron

@@ -79,8 +79,8 @@ struct NewBasis {
   Tensor order;  // permutation matrices: column j has a 1 in the row of the vector before it
 };
 
-// Of each factor [count, n, n]: by a whole decomposition at first, then by a step from `basis`. Where a
-// factor is not finite the gate is closed, and any basis does.
+// Finds the eigenbasis of each factor [count, n, n]: by a whole decomposition at first, then by a step of
+// power iteration and QR from `basis`. Where a factor is not finite the gate is closed, and any basis does.
 NewBasis follow(RankContext& ctx, const Tensor& factor, const Tensor& basis, bool first) {
   const int64_t count = factor.size(0), n = factor.size(1);
   const DType dtype = factor.dtype();
@@ -110,7 +110,7 @@ NewBasis follow(RankContext& ctx, const Tensor& factor, const Tensor& basis, boo
   return {columns, written(ctx, values, {count, n}, dtype), written(ctx, order, factor.shape(), dtype)};
 }
 
-// Of a state of [experts here, …] or of all of a matrix.
+// How a state is sharded that has [experts here, …], or that a whole matrix has.
 ShardSpec state_shard(const Parameter& parameter, const Shape& local) {
   if (parameter.shard.local_shape.rank() == 2) return ShardSpec::whole(local);
   ShardSpec spec{.global_shape = local, .local_shape = local, .blocks = {}};

@@ -29,7 +29,7 @@ class Soap final : public Optimizer {
   std::vector<OptimizerTensor> state() const override;
 
  private:
-  // Of one side of a matrix: the factor, its basis (a vector a column) and eigenvalues.
+  // What one side of a matrix has: its Kronecker factor, the eigenbasis (a vector a column) and eigenvalues.
   struct Side {
     Tensor factor, basis, values;
   };

@@ -234,7 +234,7 @@ TEST_F(CudaDecodeLayers, LeavesOthersAlone) {
   EXPECT_FALSE(gpu().kernels->decode_layers(gpu().kernel_context(), make(kModels[0], {9000}).args));
 }
 
-// What is missing, or has another shape or type, is told from what fits, never read.
+// The kernel refuses a tensor that is missing, or has another shape or type, before it reads its sizes.
 TEST_F(CudaDecodeLayers, ChecksBeforeItReads) {
   const auto takes = [&](const std::function<void(Step&)>& change) {
     Step step = make(kModels[0], {20, 3});
