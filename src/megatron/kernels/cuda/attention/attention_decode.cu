@@ -41,12 +41,7 @@ __global__ void __launch_bounds__(kDecodeThreads, G <= 4 ? 2 : 1)
   const KeyRange range = s.queries == 1 ? task.visible(s, 0) : KeyRange{};
   const int begin = max(range.begin, split * partials.split_keys),
             end = min(range.end, (split + 1) * partials.split_keys);
-  const int32_t* table = task.blocks + b * task.blocks_stride;
-  const auto row_of = [&](int key) {
-    const uint32_t block = block_size.divide(key);
-    return static_cast<int64_t>(table[block]) * task.block_size +
-           (key - static_cast<int>(block) * task.block_size);
-  };
+  const PagedRows row_of{task.blocks + b * task.blocks_stride, block_size, task.block_size};
   if (prefetches && begin < end)
     for (int i = threadIdx.x; i < 2 * min(end - begin, kFineSplitKeys); i += kDecodeThreads) {
       const int64_t row = row_of(begin + i / 2);

@@ -17,6 +17,18 @@ struct DecodePartials {
   int splits = 1, split_keys = kFineSplitKeys;
 };
 
+// Where a key of one sequence lies in the pool. Keys of one block are there row after row.
+struct PagedRows {
+  const int32_t* table;
+  Divisor divisor;
+  int block_size;
+
+  __device__ int64_t operator()(int key) const {
+    const uint32_t block = divisor.divide(key);
+    return static_cast<int64_t>(table[block]) * block_size + (key - static_cast<int>(block) * block_size);
+  }
+};
+
 // The end of online softmax: joins the sink, and writes one channel, and with the first the lse.
 template <class T>
 __device__ __forceinline__ void finish(const AttentionTask<T>& task, int64_t token, int head, int channel,
@@ -98,6 +110,16 @@ void launch_mma_decode(const KernelContext& ctx, const AttentionTask<T>& task, c
 template <class T>
 bool fits_mma_decode(const AttentionTask<T>& task) {
   return task.d == task.dv && (task.d == 64 || task.d == 128) && task.block_size % kTileKeys == 0;
+}
+
+// Launches a kernel of heads of 64 channels, or of 128.
+template <class T, class Kernel>
+void launch_decode(const KernelContext& ctx, const AttentionTask<T>& task, const DecodePartials& partials,
+                   int parts, int threads, Kernel of_64, Kernel of_128) {
+  const dim3 grid(static_cast<unsigned>(partials.splits), static_cast<unsigned>(task.kv_heads * parts),
+                  static_cast<unsigned>(task.batch));
+  step_launch(ctx, "attention", grid, threads)
+      .run(task.d == 64 ? of_64 : of_128, task, Divisor(task.block_size), parts, partials, ctx.pdl);
 }
 
 // The same for keys and values in e4m3.

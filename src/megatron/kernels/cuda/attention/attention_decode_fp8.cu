@@ -88,13 +88,8 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
   const KeyRange range = s.queries == 1 ? task.visible(s, 0) : KeyRange{};
   const int begin = max(range.begin, split * partials.split_keys),
             end = min(range.end, (split + 1) * partials.split_keys);
-  const int32_t* table = task.blocks + b * task.blocks_stride;
-  // Where a key lies in the pool. The 16 keys that begin at a multiple of 16 are in one block, row after row.
-  const auto first_row = [&](int key) {
-    const uint32_t block = block_size.divide(key);
-    return static_cast<int64_t>(table[block]) * task.block_size +
-           (key - static_cast<int>(block) * task.block_size);
-  };
+  // The 16 keys that begin at a multiple of 16 are in one block.
+  const PagedRows first_row{task.blocks + b * task.blocks_stride, block_size, task.block_size};
   if (prefetches && begin < end)
     for (int i = threadIdx.x; i < 2 * min(end - begin, kFineSplitKeys); i += kBlockThreads) {
       const int64_t row = first_row(begin + i / 2);
@@ -230,14 +225,8 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
 template <class T>
 void launch_fp8_decode(const KernelContext& ctx, const AttentionTask<T>& task, const DecodePartials& partials,
                        int parts) {
-  const dim3 grid(static_cast<unsigned>(partials.splits), static_cast<unsigned>(task.kv_heads * parts),
-                  static_cast<unsigned>(task.batch));
-  const Launch by = step_launch(ctx, "attention", grid, kBlockThreads);
-  const Divisor block_size(task.block_size);
-  if (task.d == 64)
-    by.run(fp8_decode_kernel<T, 64>, task, block_size, parts, partials, ctx.pdl);
-  else
-    by.run(fp8_decode_kernel<T, 128>, task, block_size, parts, partials, ctx.pdl);
+  launch_decode(ctx, task, partials, parts, kBlockThreads, fp8_decode_kernel<T, 64>,
+                fp8_decode_kernel<T, 128>);
 }
 
 template void launch_fp8_decode(const KernelContext&, const AttentionTask<bfloat>&, const DecodePartials&,
