@@ -1,12 +1,9 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 
 #include "megatron/base/error.h"
-#include "megatron/config/rules/nonuniform_refusals.h"
 #include "megatron/kernels/attention_dispatch.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/training/health/straggler_detector.h"
@@ -15,10 +12,11 @@
 #include "megatron/training/log/tensor_dumps.h"
 #include "megatron/training/log/timers.h"
 #include "megatron/training/plan/flops.h"
+#include "megatron/training/run/agreement.h"
+#include "megatron/training/run/evaluation.h"
+#include "megatron/training/run/recovery.h"
 #include "megatron/training/run/rerun.h"
-#include "megatron/training/run/restart.h"
 #include "megatron/training/run/restart_layout.h"
-#include "megatron/training/run/run_checkpoints.h"
 #include "megatron/training/run/section_timeouts.h"
 #include "megatron/training/run/training_run.h"
 #include "megatron/training/setup/run_settings.h"
@@ -30,7 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kRunGib = 1 << 30;
-constexpr const char* kMemory = "memory";  // where a run goes on from
 
 // The step that the phase of an iteration began behind; 0 in the first one. Batches have one size throughout.
 int64_t last_transition(const TrainConfig& train, int64_t iteration) {
@@ -71,43 +68,31 @@ class RankLoop {
         flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
                                                config_.parallel.tensor_model_parallel_size)),
         profiling_(ctx, config_.profiling),
-        kept_(run.restart ? run.restart->ranks[rank_here()] : own_),
-        memory_(run.restart ? &kept_.snapshot : nullptr),
-        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf, restarted(), kept_.lock_holders,
-                     [this](const std::string& what) { tell(what); }),
+        view_{config_, ctx, world, trainer_, state_},
+        announcer_(run.callbacks, view_),
+        recovery_(ctx, world, run, announcer_),
+        checkpoints_(ctx, world, config_, trainer_, schedule_, run.hf, recovery_.restarted(),
+                     recovery_.memory().lock_holders, [this](const std::string& what) { tell(what); }),
+        evaluation_(run, parallel_, announcer_),
         rerun_(config_.rerun_state_machine,
                {.finite = config_.ddp.check_for_nan_in_grad && !config_.precision.fp16,
                 .large = config_.ddp.check_for_large_grads},
                static_cast<uint64_t>(config_.rng.seed), layout_name(config_, parallel_), world),
-        timeouts_(config_, world, kept_.steps),
-        dumps_(ctx, world, parallel_, config_, trainer_, restarted(),
-               [this](const std::string& what) { tell(what); }),
-        view_{config_, ctx, world, trainer_, state_} {
+        timeouts_(config_, world, recovery_.memory().steps),
+        dumps_(ctx, world, parallel_, config_, trainer_, recovery_.restarted(),
+               [this](const std::string& what) { tell(what); }) {
     if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
-  }
-
-  // What is kept in memory for the next generation holds on to no weight of this one.
-  ~RankLoop() {
-    if (memory_) try {
-        memory_->before_change(ctx_);
-      } catch (...) {  // of a device that has failed
-      }
   }
 
   RunEnd run() {
     tell(gemm_autotune_.news());
     setup_.reset();
-    set_up_ = std::chrono::steady_clock::now();
     {
       const TraceRange range(ctx_.tracer, "load checkpoint");
-      state_ = load();
+      state_ = recovery_.load(checkpoints_, layout_name(config_, parallel_));
     }
-    restored_ = std::chrono::steady_clock::now();
     first_ = state_.iteration;
-    tell_about_restart();
-    tell_about_snapshots();
-    keep_snapshot();
-    kept_at_ = std::chrono::steady_clock::now();
+    recovery_.keep(checkpoints_, state_);
     tell(rerun_.restore(std::exchange(state_.rerun, {})));
     announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
@@ -115,10 +100,10 @@ class RankLoop {
     tell(rerun_.summary());
     timeouts_.begin(SectionTimeouts::Section::checkpointing);
     checkpoints_.finish(state_);
-    timeouts_.finish(first_ > 0 && restored_from_ != kMemory);
+    timeouts_.finish(first_ > 0 && !recovery_.from_memory());
     end.saved = !config_.checkpoint.save.empty();
-    if (end.reason == RunEnd::Reason::finished) finish_evaluation();
-    announce(RunEvent::train_end);
+    if (end.reason == RunEnd::Reason::finished) evaluation_.finish();
+    announcer_.announce(RunEvent::train_end);
     end.state = state_;
     const bool told_to = end.reason == RunEnd::Reason::duration || end.reason == RunEnd::Reason::preempted ||
                          (end.reason == RunEnd::Reason::signal && end.signal != SIGINT);
@@ -127,81 +112,6 @@ class RankLoop {
   }
 
  private:
-  size_t rank_here() const {
-    const int rank = world_.world_ranks()[static_cast<size_t>(world_.rank())];  // ranks may idle beside it
-    return static_cast<size_t>(rank - run_.restart->first_rank);
-  }
-  bool restarted() const { return run_.restart && run_.restart->number > 0; }
-  bool keeps_snapshots() const { return memory_ && config_.inprocess_restart.snapshot_interval > 0; }
-
-  // After a fault from the nearest place: the ranks' memory, then a checkpoint.
-  TrainState load() {
-    if (!restarted()) return checkpoints_.load();
-    TrainState state = load_again();
-    // By any rank: this one may have been in reserve.
-    const std::vector<double> all =
-        all_reduce_max({static_cast<double>(kept_.iteration), static_cast<double>(kept_.gone_back_to)});
-    again_ = std::max<int64_t>(0, static_cast<int64_t>(all[0]) - state.iteration);
-    // The generation that went back may have ended before its first step, with that state in memory alone.
-    if (restored_from_ == kMemory && static_cast<int64_t>(all[1]) == state.iteration)
-      restored_from_ = beyond_memory(state.iteration);
-    kept_.iteration = state.iteration;
-    return state;
-  }
-
-  TrainState load_again() {
-    if (std::optional<TrainState> kept = checkpoints_.restore(*memory_)) {
-      memory_->forget_all_but(kept->iteration);
-      restored_from_ = kMemory;
-      return *kept;
-    }
-    memory_->forget();
-    TrainState loaded = checkpoints_.load();
-    restored_from_ = beyond_memory(loaded.iteration);
-    kept_.gone_back_to = loaded.iteration;
-    return loaded;
-  }
-  static const char* beyond_memory(int64_t iteration) {
-    return iteration > 0 ? "a checkpoint" : "the weights that the run began with";
-  }
-
-  void tell_about_snapshots() const {
-    if (restarted() || !keeps_snapshots()) return;
-    tell(
-        fmt::format("after a fault the run goes on from memory, copied every {} steps, where replicas hold "
-                    "everything; else from the newest checkpoint",
-                    config_.inprocess_restart.snapshot_interval));
-    const int64_t tp = config_.parallel.tensor_model_parallel_size;
-    if (tp == 1 || may_lose_ranks(config_)) return;
-    const auto refused = nonuniform_refusals(config_);
-    tell(fmt::format("a replica that loses one of its {} tensor-parallel ranks is dropped{}", tp,
-                     refused.empty() ? ""
-                                     : fmt::format("; for it to go on with fewer, {} ({})", refused[0].fix,
-                                                   refused[0].key)));
-  }
-
-  void keep_snapshot() {
-    if (!keeps_snapshots()) return;
-    if (const int64_t every = config_.inprocess_restart.snapshot_interval;
-        state_.iteration % every == 0 || state_.iteration == first_)
-      checkpoints_.keep(*memory_, state_);
-  }
-
-  // Before the first step: who tells it may die in that step, and the others go on behind it.
-  void tell_about_restart() const {
-    if (!restarted()) return;
-    const RestartState& restart = *run_.restart;
-    tell(fmt::format("restart {}: {}; {} ({}), from iteration {} in {}, {} computed again", restart.number,
-                     restart.fault, restart.change, layout_name(config_, parallel_), first_, restored_from_,
-                     again_));
-  }
-
-  void tell_times_of_restart() const {
-    if (!restarted() || state_.iteration != first_ + 1) return;
-    tell(fmt::format("restart {}: {}", run_.restart->number,
-                     run_.restart->tell_times(set_up_, restored_, kept_at_)));
-  }
-
   RunEnd train() {
     if (state_.iteration >= run_.iterations)
       tell(
@@ -226,7 +136,7 @@ class RankLoop {
         const bool leaves = verdict == RerunMachine::Verdict::save_and_leave;
         return {.reason = leaves ? RunEnd::Reason::ambiguous_result : RunEnd::Reason::wrong_result};
       }
-      tell_times_of_restart();
+      recovery_.tell_times(state_.iteration);
       log_attention_kernels();
       if (state_.iteration == first_ + 1) {
         gemm_autotune_.finish_first_step();
@@ -237,8 +147,8 @@ class RankLoop {
       if (iterations_here_ == 1 && state_.iteration < run_.iterations) ctx_.allocator->reset_peaks();
       const RunEnd end = decide_exit();
       if (end.reason != RunEnd::Reason::finished) return end;
-      keep_snapshot();
-      if (regroups_ && kept_.snapshot.newest() == state_.iteration && state_.iteration < run_.iterations) {
+      recovery_.keep(checkpoints_, state_);
+      if (regroups_ && recovery_.has_kept(state_.iteration) && state_.iteration < run_.iterations) {
         world_.barrier();  // all have kept theirs: the first to leave stops the others
         throw ProcessReturned();
       }
@@ -246,14 +156,7 @@ class RankLoop {
     return {};
   }
 
-  void tell(const std::string& what) const {
-    if (!view_.is_first_rank() || what.empty()) return;
-    for (const auto& callback : run_.callbacks) callback->on_message(what);
-  }
-
-  void announce(RunEvent event) {
-    for (const auto& callback : run_.callbacks) callback->on(event, view_);
-  }
+  void tell(const std::string& what) const { announcer_.tell(what); }
 
   // What is timed: as --timing-log-level asks, passes too where stragglers are looked for.
   int64_t timer_level() const { return config_.logger.log_straggler ? 2 : config_.logger.timing_log_level; }
@@ -267,13 +170,13 @@ class RankLoop {
       timers_->reset();
       view_.timers = &*table;
     }
-    announce(event);
+    announcer_.announce(event);
     view_.timers = nullptr;
   }
 
   void save() {
     timeouts_.begin(SectionTimeouts::Section::checkpointing);
-    if (checkpoints_.save(state_)) announce(RunEvent::save);
+    if (checkpoints_.save(state_)) announcer_.announce(RunEvent::save);
   }
 
   // Which kernels attention took, once per shape.
@@ -299,19 +202,6 @@ class RankLoop {
     tell(fmt::format("iteration {} is skipped, as --iterations-to-skip asks", state_.iteration));
   }
 
-  std::vector<double> all_reduce_max(std::vector<double> own) {
-    if (world_.size() == 1) return own;
-    Tensor all = ctx_.from_vector<double>(own, {static_cast<int64_t>(own.size())});
-    world_.all_reduce(all, ReduceOp::Max).wait();
-    return ctx_.to_vector<double>(all);
-  }
-
-  // Whether a signal has reached some rank: an evaluation, which may be long, is then given up.
-  bool interrupted() {
-    if (!run_.interruption) return false;
-    return all_reduce_max({static_cast<double>(run_.interruption->signal())})[0] > 0;
-  }
-
   // What ends or saves the run after this iteration, the same on every rank: a signal reaches ranks at
   // different times, and clocks differ.
   RunEnd decide_exit() {
@@ -324,16 +214,16 @@ class RankLoop {
         is_preempted() ? 1.0 : 0.0,
         checkpoints_.is_time_to_save() ? 1.0 : 0.0,
         stragglers_ && stragglers_->is_due() ? 1.0 : 0.0,
-        keeps_snapshots() && run_.restart->has_newcomer() ? 1.0 : 0.0,
+        recovery_.has_newcomer() ? 1.0 : 0.0,
     };
-    own = all_reduce_max(std::move(own));
+    own = all_reduce_max(ctx_, world_, std::move(own));
     regroups_ = own[7] > 0;
     const bool slow = own[6] > 0 && tell_about_stragglers() && config_.logger.stop_if_straggler;
     view_.save_requested = false;
     checkpoints_.poll();
     if (checkpoints_.saves_at(state_) || own[5] > 0) timeouts_.begin(SectionTimeouts::Section::checkpointing);
     if (own[5] == 0 && checkpoints_.save_at_interval(state_))
-      announce(RunEvent::save);
+      announcer_.announce(RunEvent::save);
     else if (own[3] + own[5] > 0 && !config_.checkpoint.save.empty())
       save();
     const int64_t every = config_.train.exit_interval;
@@ -362,73 +252,16 @@ class RankLoop {
     return slow;
   }
 
-  std::span<const Share> own_of(const Shares& shares) const {
-    return shares.of_replica[static_cast<size_t>(parallel_.replica())];
-  }
-
   // Somebody has written the file of --preemption-file since the run began.
   bool is_preempted() const {
     const std::string& path = config_.ft.preemption_file;
     return !path.empty() && write_time(path) > run_.old_notice;
   }
 
-  // The mean loss of `rounds` batches from sample `begin` on; false where a signal came.
-  bool evaluate(const NamedSource& set, int64_t rounds, int64_t begin, RunEvent start, RunEvent end) {
-    announce(start);
-    const int64_t micro = config_.validation.eval_micro_batch_size;
-    const Shares shares = batch_shares(config_, parallel_, evaluation_batch(config_),
-                                       micro > 0 ? micro : config_.train.micro_batch_size);
-    EvaluationReport report{.set = set.name, .iteration = state_.iteration, .batches = rounds};
-    for (int64_t i = 0; i < rounds; ++i) {
-      if (interrupted()) {
-        tell("the evaluation is given up: a signal came");
-        return false;
-      }
-      report.loss +=
-          trainer_.evaluate(ctx_, set.source->step({i, begin + i * shares.samples(), own_of(shares)}),
-                            shares.batches()) /
-          static_cast<double>(rounds);
-    }
-    view_.evaluation = &report;
-    announce(end);
-    view_.evaluation = nullptr;
-    return true;
-  }
-
-  // Each evaluation goes on where the last one ended; a full one begins anew.
-  void validate() {
-    const ValidationConfig& validation = config_.validation;
-    const int64_t batch = evaluation_batch(config_);
-    for (const NamedSource& set : run_.data.validation) {
-      const bool full = validation.full_validation && set.source->samples() >= 0;
-      const int64_t rounds = full ? set.source->samples() / batch : validation.eval_iters;
-      if (full && rounds == 0)
-        tell(fmt::format("{}: its {} samples do not fill a batch of {}, so it is not evaluated", set.name,
-                         set.source->samples(), batch));
-      if (rounds > 0 && !evaluate(set, rounds, full ? 0 : state_.validated_samples, RunEvent::eval_start,
-                                  RunEvent::eval_end))
-        return;
-    }
-    state_.validated_samples += validation.eval_iters * batch;
-    validated_ = state_.iteration;
-  }
-
   void evaluate_at_interval() {
-    const ValidationConfig& validation = config_.validation;
-    if (validation.eval_interval == 0 || state_.iteration % validation.eval_interval != 0 ||
-        state_.iteration < validation.start_eval_at_iter)
-      return;
+    if (!evaluation_.is_due(state_.iteration)) return;
     timeouts_.begin(SectionTimeouts::Section::evaluation);
-    validate();
-  }
-
-  // At the end of the run: what was not validated yet, and the test set.
-  void finish_evaluation() {
-    const ValidationConfig& validation = config_.validation;
-    if (validation.eval_interval == 0) return;
-    if (validated_ != state_.iteration) validate();
-    if (run_.data.test && validation.eval_iters > 0)
-      evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
+    evaluation_.validate();
   }
 
   // Counts the towers' FLOPs of all replicas as if each had images like this one's.
@@ -442,9 +275,10 @@ class RankLoop {
     profiling_.before_step(state_.iteration);
     const auto begun = Clock::now();
     if (stragglers_) stragglers_->start_step();
-    announce(RunEvent::step_start);
+    announcer_.announce(RunEvent::step_start);
     const auto start = Clock::now();
     const Shares shares = batch_shares(config_, parallel_, batch);
+    const std::vector<Share>& own = shares.of_replica[static_cast<size_t>(parallel_.replica())];
     const auto batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
       // A phase reads its data from the beginning.
@@ -452,7 +286,7 @@ class RankLoop {
           config_.train.phase_transition_iterations.empty()
               ? state_.consumed_samples
               : (state_.iteration - last_transition(config_.train, state_.iteration)) * batch;
-      return run_.data.train->shared_step({state_.iteration, consumed, own_of(shares), batch});
+      return run_.data.train->shared_step({state_.iteration, consumed, own, batch});
     }();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
@@ -488,9 +322,7 @@ class RankLoop {
     ++state_.iteration;
     require_finite(ctx_, world_, trainer_, config_, state_.iteration, step);
     dumps_.after_update(state_.iteration);
-    kept_.iteration = state_.iteration;
-    kept_.gone_back_to = -1;
-    kept_.reached = std::max(kept_.reached, state_.iteration);
+    recovery_.finish_step(state_.iteration);
     state_.consumed_samples += batch;
     if (step.update != Update::taken) state_.without_update += batch;
     const double seconds = seconds_since(start);
@@ -529,10 +361,10 @@ class RankLoop {
 
   // What waits for copies of this state before it changes; empty where nothing is being copied.
   RankTrainer::BeforeChange before_change() {
-    if (!checkpoints_.holds_back() && !(memory_ && memory_->holds_back())) return {};
+    if (!checkpoints_.holds_back() && !recovery_.holds_back()) return {};
     return [this](std::optional<size_t> group) {
       checkpoints_.before_change(group);
-      if (memory_) memory_->before_change(ctx_, group);
+      recovery_.before_change(group);
     };
   }
 
@@ -544,7 +376,8 @@ class RankLoop {
   // Tells what the second step held beside what was planned. The first autotunes GEMMs, which takes memory
   // once. Data-parallel ranks are alike.
   void log_memory() {
-    if (++iterations_here_ != 2 || run_.planned_bytes == 0 || restarted()) return;  // planned at the start
+    if (++iterations_here_ != 2 || run_.planned_bytes == 0 || recovery_.restarted())
+      return;  // planned at the start
     const MemoryStatistics memory = ctx_.allocator->statistics();
     Tensor most = ctx_.full({1}, DType::F64, static_cast<double>(memory.total.peak));
     parallel_.group(Axis::mp).all_reduce(most, ReduceOp::Max).wait();
@@ -570,24 +403,20 @@ class RankLoop {
   BatchSchedule batches_;
   double flops_per_token_;
   Profiling profiling_;
-  RankMemory own_;  // of a run without restarts
-  RankMemory& kept_;
-  MemorySnapshot* memory_;  // null: nothing is kept for a restart
-  RunCheckpoints checkpoints_;
   TrainState state_;
+  RunView view_;
+  Announcer announcer_;
+  Recovery recovery_;
+  RunCheckpoints checkpoints_;
+  Evaluation evaluation_;
   RerunMachine rerun_;
   SectionTimeouts timeouts_;
   TensorDumps dumps_;
-  RunView view_;
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
-  int64_t validated_ = -1;                   // the iteration of the last evaluation
   int64_t timed_ = 0;                        // iterations since timers were told
   std::optional<StragglerDetector> stragglers_;
   size_t attention_told_ = 0;
-  std::string restored_from_;                               // after a fault
-  bool regroups_ = false;                                   // at the next boundary whose state is kept
-  int64_t again_ = 0;                                       // iterations that were lost to it
-  RestartState::Moment set_up_{}, restored_{}, kept_at_{};  // when this rank was
+  bool regroups_ = false;  // at the next boundary whose state is kept
 };
 
 }  // namespace
