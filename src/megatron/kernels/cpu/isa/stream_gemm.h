@@ -34,7 +34,6 @@ struct Bf16Stream {
     const auto step = [&](const bf16* from, int64_t at) {
       DotBits bits;
       __builtin_memcpy(&bits, from, sizeof bits);
-      prefetch_stream(from);
       const DotLanes low = reinterpret_cast<DotLanes>(bits << 16),
                      high = reinterpret_cast<DotLanes>(bits & 0xffff0000u);
 #pragma GCC unroll 4
@@ -44,7 +43,10 @@ struct Bf16Stream {
       }
     };
     int64_t at = 0;
-    for (; at + kStep <= k; at += kStep) step(b + at, at);
+    for (; at + kStep <= k; at += kStep) {
+      prefetch_stream(b + at);
+      step(b + at, at);
+    }
     if (at < k) {
       bf16 last[kStep] = {};
       std::copy(b + at, b + k, last);
@@ -76,7 +78,6 @@ struct Int8Stream {
       for (int64_t chunk = 0; chunk < kStep; chunk += kChunk) {
         DotInts bytes;
         __builtin_memcpy(&bytes, from + chunk, sizeof bytes);
-        prefetch_stream(from + chunk);
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
           const DotLanes weights = __builtin_convertvector(bytes << (24 - 8 * c) >> 24, DotLanes);
@@ -89,7 +90,10 @@ struct Int8Stream {
       for (int i = 0; i < Rows; ++i) sums[i] += scale * part[i];
     };
     int64_t at = 0;
-    for (; at + kStep <= k; at += kStep) step(b + at, at);
+    for (; at + kStep <= k; at += kStep) {
+      for (int64_t chunk = 0; chunk < kStep; chunk += kChunk) prefetch_stream(b + at + chunk);
+      step(b + at, at);
+    }
     if (at < k) {
       int8_t last[kStep] = {};
       std::copy(b + at, b + k, last);
