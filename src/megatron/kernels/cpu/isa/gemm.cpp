@@ -83,6 +83,13 @@ void run_all(const KernelContext& ctx, const std::vector<GemmProblem>& tasks) {
   });
 }
 
+// Few rows of fp32: the time is that of reading b.
+void stream_dots(const KernelContext& ctx, const GemmProblem& p) {
+  const ReadStream weights{p.b, p.b_column * static_cast<int64_t>(sizeof(float))};
+  ctx.pool.parallel_for(p.n, 16, weights,
+                        [&](int64_t begin, int64_t end) { dot_gemm(p.part(0, p.m, begin, end - begin)); });
+}
+
 void gemm(const KernelContext& ctx, const GemmArgs& args);
 
 // Through fp32: the CPU has no fp8 GEMM.
@@ -182,6 +189,7 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
   if (args.b.dtype() == DType::I8) return int8_gemm(ctx, p, args.b_scale);
   if (args.c.rank() == 2) {
     if (by_stream(ctx, p)) return stream_bf16(ctx, p);
+    if (by_dots(ctx, p) && p.m <= kStreamRows) return stream_dots(ctx, p);
     cut(ctx, p, ctx.pool.width(), tasks);
   } else {
     int64_t batch = args.c.size(0);

@@ -120,7 +120,8 @@ class StreamGemm {
     ctx_.pool.parallel_for(p_.m, std::max<int64_t>(1, kGrain / padded_), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) widen(row);
     });
-    ctx_.pool.parallel_for(p_.n, 16, [&](int64_t begin, int64_t end) {
+    const ReadStream weights{p_.b, p_.b_column * static_cast<int64_t>(sizeof(typename Stream::Weight))};
+    ctx_.pool.parallel_for(p_.n, 16, weights, [&](int64_t begin, int64_t end) {
       for (int64_t column = begin; column < end; ++column) {
         int64_t row = 0;
         for (; row + 4 <= p_.m; row += 4) rows<4>(row, column);
