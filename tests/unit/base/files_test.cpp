@@ -3,12 +3,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <span>
+#include <tuple>
 
 #include "megatron/base/atomic_file.h"
+#include "megatron/base/huge_pages.h"
 #include "megatron/base/mapped_file.h"
+#include "support/page_cache.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
@@ -80,7 +85,7 @@ TEST(AtomicFile, WritesAtOffsets) {
 }
 
 // Whether the file system takes blocks past its cache or not, and however they lie in memory and file.
-TEST(AtomicFile, WritesBlocksPastTheCache) {
+TEST(AtomicFile, WritesBlocksAtAnyPlace) {
   constexpr size_t unit = AtomicFile::kBlockAlignment, bytes = 5 * unit + 77;
   std::string contents(bytes, 'a');
   for (size_t i = 0; i < bytes; ++i) contents[i] = static_cast<char>('a' + i % 23);
@@ -99,6 +104,37 @@ TEST(AtomicFile, WritesBlocksPastTheCache) {
     file.commit();
     EXPECT_EQ(read_text(dir / "x"), contents);
   }
+}
+
+// Of blocks that begin where the disk's do, nothing stays in memory; of others all does.
+TEST(AtomicFile, BlocksLeaveNothingInTheCache) {
+  constexpr size_t unit = AtomicFile::kBlockAlignment, blocks = 8, bytes = blocks * unit;
+  TempDir dir;
+  if (!testing::can_be_direct(dir.path())) GTEST_SKIP() << "every file goes through the page cache here";
+  alignas(unit) static std::array<std::byte, bytes + unit> memory;
+  for (const auto& [shift, bypass, cached] :
+       {std::tuple{size_t{0}, true, size_t{0}}, {size_t{0}, false, blocks}, {size_t{8}, true, blocks}}) {
+    SCOPED_TRACE(fmt::format("shift {}, bypass {}", shift, bypass));
+    AtomicFile file(dir / "x");
+    if (bypass) file.bypass_cache();
+    file.reserve(bytes);
+    file.write_block(0, std::span(memory).subspan(shift, bytes));
+    file.commit();
+    EXPECT_EQ(testing::cached_pages(dir / "x"), cached);
+  }
+}
+
+TEST(HugePages, BeginAtOneAndAreZero) {
+  for (const size_t bytes : {size_t{1}, kHugePage, 3 * kHugePage + 5})
+    for (const bool present : {false, true}) {
+      const HugePages pages = make_huge_pages(bytes, present);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(pages.get()) % kHugePage, 0U);
+      EXPECT_EQ(std::ranges::count(std::span(pages.get(), bytes), std::byte{0}),
+                static_cast<ptrdiff_t>(bytes));
+      std::memset(pages.get(), 1, bytes);
+    }
+  EXPECT_THROW(make_huge_pages(~size_t{0} - 5), std::bad_alloc);
+  EXPECT_THROW(make_huge_pages(size_t{1} << 60), std::bad_alloc);
 }
 
 TEST(AtomicFile, RoomIsAskedForFirst) {

@@ -1,15 +1,14 @@
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <cstring>
 
 #include "megatron/base/error.h"
+#include "megatron/base/huge_pages.h"
 #include "megatron/device/cpu/cpu_runtime.h"
 
 namespace megatron {
 namespace {
 
-constexpr size_t kCacheLine = 64, kHugePage = size_t{2} << 20;
+constexpr size_t kCacheLine = 64;
 
 class CpuRuntime final : public DeviceRuntime {
  public:
@@ -19,7 +18,7 @@ class CpuRuntime final : public DeviceRuntime {
     size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
     void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     require(data != nullptr, "out of host memory: {} bytes were asked for", bytes);
-    if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
+    if (alignment == kHugePage) advise_huge_pages(data, bytes);
     return data;
   }
   void release_memory(void* data, size_t) override { std::free(data); }
