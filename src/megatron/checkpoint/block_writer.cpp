@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/device/host_memory.h"
@@ -12,12 +11,16 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kWriteBuffers = 8, kFileBlocks = 6;
+constexpr size_t kWriteBuffers = 8;
+constexpr size_t kFileBlocksOfAWriter = 3;          // one is written, one waits for that, one is gathered
 constexpr size_t kCachedBytes = size_t{256} << 10;  // summed and gathered while a core's cache has them
 
 // One block is on its way to the disk while another one is prepared; where the page cache cannot be passed
 // by, copying into it takes a core longer than a fast disk needs.
 int writers() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 4); }
+
+// Unpacking takes a core longer than checksums do, and a GPU's host has many.
+int fillers() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4); }
 
 }  // namespace
 
@@ -26,9 +29,9 @@ BlockWriter::BlockWriter(SafetensorsWriter& file, std::shared_ptr<DeviceRuntime>
   if (device_) pinned_ = make_host_allocator(device_);
   if (!file.is_large()) return;
   file.bypass_cache();
-  file_blocks_.reserve(kFileBlocks);  // they stay in place
   threads_.emplace_back([this] { sum_blocks(); });
-  for (int i = 0; i < writers(); ++i) threads_.emplace_back([this] { write_blocks(); });
+  for (int i = 0; i < writers(); ++i) threads_.emplace_back([this] { write_blocks(kFileBlocksOfAWriter); });
+  for (int i = 0; i < fillers(); ++i) threads_.emplace_back([this] { fill_blocks(); });
 }
 
 BlockWriter::~BlockWriter() {
@@ -76,7 +79,7 @@ void BlockWriter::write(size_t item, size_t begin, Buffer& buffer, size_t bytes)
   put({item, begin, {buffer.data(), bytes}, &buffer});
 }
 
-void BlockWriter::put(const Block& block) {
+void BlockWriter::put(Block block) {
   if (threads_.empty()) {
     fill(block);
     file_.write_block(file_.take(block.item, block.begin, block.bytes), block.bytes);
@@ -85,7 +88,9 @@ void BlockWriter::put(const Block& block) {
   }
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
+  block.filled = block.buffer == nullptr;
   to_sum_.push_back(block);
+  if (!block.filled) to_fill_.push_back(&to_sum_.back());  // which stays in place until it is summed
   changed_.notify_all();
 }
 
@@ -102,7 +107,6 @@ void BlockWriter::fill(const Block& block) {
 }
 
 void BlockWriter::gather(const Block& block) {
-  fill(block);
   for (size_t done = 0; done < block.bytes.size(); done += kCachedBytes) {
     const auto part = block.bytes.subspan(done, std::min(kCachedBytes, block.bytes.size() - done));
     gather(file_.take(block.item, block.begin + done, part), part);
@@ -124,12 +128,6 @@ void BlockWriter::gather(size_t offset, std::span<const std::byte> bytes) {
 
 BlockWriter::FileBlock& BlockWriter::next_file_block(size_t offset) {
   std::unique_lock lock(mutex_);
-  if (free_file_blocks_.empty() && file_blocks_.size() < kFileBlocks) {
-    constexpr std::align_val_t alignment{AtomicFile::kBlockAlignment};
-    file_blocks_.push_back({{static_cast<std::byte*>(::operator new(kBlockBytes, alignment)),
-                             [](std::byte* memory) { ::operator delete(memory, alignment); }}});
-    free_file_blocks_.push_back(&file_blocks_.back());
-  }
   changed_.wait(lock, [&] { return !free_file_blocks_.empty() || error_; });
   if (error_) std::rethrow_exception(error_);
   FileBlock& block = *free_file_blocks_.back();
@@ -156,13 +154,29 @@ void BlockWriter::guarded(const std::function<void()>& work) {
   } catch (...) {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+void BlockWriter::fill_blocks() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !to_fill_.empty() || all_given_; });
+    if (to_fill_.empty()) return;
+    Block* const block = to_fill_.front();
+    to_fill_.pop_front();
+    lock.unlock();
+    guarded([&] { fill(*block); });
+    lock.lock();
+    block->filled = true;
+    changed_.notify_all();
   }
 }
 
 void BlockWriter::sum_blocks() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return !to_sum_.empty() || all_given_; });
+    changed_.wait(lock, [&] { return to_sum_.empty() ? all_given_ : to_sum_.front().filled; });
     if (to_sum_.empty()) break;
     const Block block = to_sum_.front();
     to_sum_.pop_front();
@@ -179,7 +193,16 @@ void BlockWriter::sum_blocks() {
   changed_.notify_all();
 }
 
-void BlockWriter::write_blocks() {
+// Each writer makes the pages of its blocks, so that the first ones are there soon.
+void BlockWriter::write_blocks(size_t own_blocks) {
+  for (size_t i = 0; i < own_blocks; ++i)
+    guarded([&] {
+      auto block = std::make_unique<FileBlock>(FileBlock{make_huge_pages(kBlockBytes, true)});
+      const std::lock_guard lock(mutex_);
+      free_file_blocks_.push_back(block.get());
+      file_blocks_.push_back(std::move(block));
+      changed_.notify_all();
+    });
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return !to_write_.empty() || all_summed_; });

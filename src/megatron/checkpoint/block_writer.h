@@ -10,16 +10,18 @@
 #include <thread>
 #include <vector>
 
+#include "megatron/base/huge_pages.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
 
 namespace megatron {
 
-// Brings a file's tensors to the disk block by block: the caller copies blocks to host memory, one thread
-// makes checksums in the order of the blocks and gathers their bytes in blocks of the file, and others write
-// these, past the page cache where they can, all at once. Whatever is not in host memory already passes
-// through a few buffers, however large the file is. Small files are written by the caller's thread.
+// Brings a file's tensors to the disk block by block: the caller copies blocks to host memory, some threads
+// make what is packed whole, one makes checksums in the order of the blocks and gathers their bytes in blocks
+// of the file, and others write these, past the page cache where they can, all at once. Whatever is not in
+// host memory already passes through a few buffers, however large the file is. Small files are written by the
+// caller's thread.
 class BlockWriter {
  public:
   static constexpr size_t kBlockBytes = size_t{8} << 20;
@@ -28,7 +30,7 @@ class BlockWriter {
   struct Buffer {
     Tensor block, source;             // source: what the block is made of
     std::optional<Event> arrived;     // a copy that the device has queued
-    std::function<void()> fill = {};  // makes the block once that is there
+    std::function<void()> fill = {};  // makes the block once that is there, on any thread
     std::byte* data() const { return static_cast<std::byte*>(block.raw()); }
   };
 
@@ -50,17 +52,19 @@ class BlockWriter {
   struct Block {
     size_t item, begin;
     std::span<const std::byte> bytes;
-    Buffer* buffer;  // or null
+    Buffer* buffer;      // or null
+    bool filled = true;  // its bytes are there
   };
   // A part of the file, which ends where a multiple of kBlockBytes does or where bytes do not follow.
   struct FileBlock {
-    std::unique_ptr<std::byte, void (*)(std::byte*)> memory;
+    HugePages memory;
     size_t offset = 0, bytes = 0;
   };
 
-  void put(const Block& block);
+  void put(Block block);
+  void fill_blocks();
   void sum_blocks();
-  void write_blocks();
+  void write_blocks(size_t own_blocks);
   static void await(const Buffer& buffer);  // until the device has copied into it
   static void fill(const Block& block);
   void gather(const Block& block);
@@ -75,11 +79,12 @@ class BlockWriter {
   std::shared_ptr<Allocator> pinned_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Block> to_sum_;
+  std::deque<Block> to_sum_;    // in their order, those that are yet to be filled too
+  std::deque<Block*> to_fill_;  // of these
   std::deque<FileBlock*> to_write_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<Buffer*> free_;
-  std::vector<FileBlock> file_blocks_;
+  std::vector<std::unique_ptr<FileBlock>> file_blocks_;
   std::vector<FileBlock*> free_file_blocks_;
   FileBlock* gathered_ = nullptr;  // of the thread that makes checksums
   bool all_given_ = false, all_summed_ = false;
