@@ -16,7 +16,7 @@ struct ReadBlock {
   static constexpr size_t kBytes = size_t{8} << 20;
 
   size_t file = 0, offset = 0, bytes = 0;
-  std::byte* target = nullptr;  // host memory to read into; null: a buffer
+  std::byte* target = nullptr;  // host memory that it is to be in; null: a buffer
   Checksum* sum = nullptr;      // goes on with the block, from its byte `sum_from` on
   size_t sum_from = 0;
   std::function<void()> summed = {};  // called then, on another thread; may throw
@@ -25,10 +25,17 @@ struct ReadBlock {
   std::function<void(const std::byte* data)> use = {};
 };
 
+// How files are read.
+enum class ReadWay : uint8_t {
+  cached,  // others read the same bytes, whom the page cache serves
+  direct   // nobody else does: past the page cache (O_DIRECT), where the file system can and it has little
+           // of the files
+};
+
 // Reads blocks of files: several threads read ahead, one makes checksums, and the caller's thread uses the
 // blocks, all at once. At most a few buffers are in use, pinned for a GPU. Few bytes are read by the caller's
 // thread alone. An Error of any thread ends it.
 void read_blocks(std::span<const std::string> files, std::span<const ReadBlock> blocks, const Stream& stream,
-                 const std::shared_ptr<DeviceRuntime>& device);
+                 const std::shared_ptr<DeviceRuntime>& device, ReadWay way = ReadWay::cached);
 
 }  // namespace megatron

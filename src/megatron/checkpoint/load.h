@@ -30,6 +30,10 @@ class CheckpointReader {
   explicit CheckpointReader(const std::string& path, bool verify = true,
                             IndexScope scope = IndexScope::whole);
 
+  // No other rank reads the files meanwhile: loads need not go through the page cache, which others would
+  // share.
+  void set_only_reader(bool only) { only_reader_ = only; }
+
   const std::string& path() const { return path_; }
   const CheckpointIndex& index() const { return index_; }
   const TrainingState& state() const { return index_.state; }
@@ -55,7 +59,7 @@ class CheckpointReader {
 
   std::string path_;
   CheckpointIndex index_;
-  bool verify_;
+  bool verify_, only_reader_ = false;
   std::set<const StoredChunk*> verified_;
   std::map<int, SafetensorsFile> files_;  // those that were needed so far
 };

@@ -38,7 +38,8 @@ class LoadBlocks {
   }
 
   void run() {
-    read_blocks(files_, blocks_, ctx_.stream, ctx_.device.is_cpu() ? nullptr : ctx_.runtime);
+    read_blocks(files_, blocks_, ctx_.stream, ctx_.device.is_cpu() ? nullptr : ctx_.runtime,
+                reader_.only_reader_ ? ReadWay::direct : ReadWay::cached);
     for (const auto& [chunk, sum] : sums_) reader_.verified_.insert(chunk);
   }
 

@@ -21,8 +21,9 @@ void TensorSource::load(RankContext& ctx, std::span<const LoadPart> parts) const
   }
 }
 
-TensorSource checkpoint_source(const std::string& path, bool verify) {
+TensorSource checkpoint_source(const std::string& path, bool verify, bool only_reader) {
   const auto reader = std::make_shared<CheckpointReader>(path, verify);
+  reader->set_only_reader(only_reader);
   TensorSource source;
   source.path = reader->path();
   source.state = reader->state();

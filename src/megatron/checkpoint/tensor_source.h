@@ -24,7 +24,8 @@ struct TensorSource {
   void load(RankContext& ctx, std::span<const LoadPart> parts) const;  // by whichever of the two
 };
 
-// A checkpoint of ours, or the latest of a root. `verify`: whether checksums are compared.
-TensorSource checkpoint_source(const std::string& path, bool verify = true);
+// A checkpoint of ours, or the latest of a root. `verify`: whether checksums are compared; `only_reader`: no
+// other rank reads it meanwhile.
+TensorSource checkpoint_source(const std::string& path, bool verify = true, bool only_reader = false);
 
 }  // namespace megatron

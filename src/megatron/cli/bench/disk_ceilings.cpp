@@ -9,11 +9,11 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <new>
 #include <thread>
 #include <vector>
 
 #include "megatron/base/error.h"
+#include "megatron/base/huge_pages.h"
 #include "megatron/base/median.h"
 
 namespace megatron {
@@ -23,18 +23,16 @@ constexpr size_t kBlock = size_t{16} << 20;
 
 constexpr size_t kAlignment = 4096;  // of what passes the page cache by
 
-// Memory for a block, which the disk may read itself.
+// Memory for a block, which the disk may read itself; of huge pages, as that of saves and loads is.
 class Block {
  public:
   Block() {
-    for (size_t i = 0; i < kBlock; ++i) data_[i] = static_cast<char>(i * 2654435761u >> 13);
+    for (size_t i = 0; i < kBlock; ++i) data()[i] = static_cast<char>(i * 2654435761u >> 13);
   }
-  ~Block() { ::operator delete (data_, std::align_val_t{kAlignment}); }
-  Block(const Block&) = delete;
-  char* data() { return data_; }
+  char* data() { return reinterpret_cast<char*>(memory_.get()); }
 
  private:
-  char* data_ = static_cast<char*>(::operator new (kBlock, std::align_val_t{kAlignment}));
+  HugePages memory_ = make_huge_pages(kBlock);
 };
 
 class OpenFile {
@@ -59,7 +57,8 @@ class OpenFile {
     }
     check(fsync(fd_) == 0);
   }
-  void read_all() {
+  void read_all(bool direct) {
+    if (direct) check(fcntl(fd_, F_SETFL, O_DIRECT) == 0);
     Block block;
     ssize_t count = 0;
     while ((count = read(fd_, block.data(), kBlock)) > 0) {
@@ -104,13 +103,14 @@ DiskCeilings disk_ceilings(const std::string& folder, size_t bytes, int threads,
   const auto size = static_cast<double>(each) * threads;
   DiskCeilings ceilings;
   ceilings.direct = OpenFile(path(0), kNew).can_be_direct();
+  const bool reads_direct = ceilings.direct && threads == 1;
   std::vector<double> write, read;
   for (int64_t pass = 0; pass < passes; ++pass) {
     for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
     write.push_back(
         seconds_of(threads, [&](int i) { OpenFile(path(i), kNew).write_all(each, ceilings.direct); }));
     for (int i = 0; i < threads; ++i) OpenFile(path(i), O_RDONLY).forget();
-    read.push_back(seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(); }));
+    read.push_back(seconds_of(threads, [&](int i) { OpenFile(path(i), O_RDONLY).read_all(reads_direct); }));
   }
   for (int i = 0; i < threads; ++i) std::filesystem::remove(path(i));
   ceilings.write = size / median(write);

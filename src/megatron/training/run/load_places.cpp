@@ -83,8 +83,9 @@ bool has_own_experts(const Config& config, const LoadPlace& place) {
          place.path.starts_with(checkpoint.save + "/");
 }
 
-TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes) {
-  if (place.kind == CheckpointKind::megatron) return checkpoint_source(place.path, verify);
+TensorSource open_place(const LoadPlace& place, bool verify, bool only_reader,
+                        std::vector<std::string>& notes) {
+  if (place.kind == CheckpointKind::megatron) return checkpoint_source(place.path, verify, only_reader);
   const auto opened = std::make_shared<const MegatronCheckpoint>(open_megatron(place.path));
   notes.insert(notes.end(), opened->notes.begin(), opened->notes.end());
   return megatron_source(opened);

@@ -34,8 +34,9 @@ LoadPlace named_place(const std::string& flag, const std::string& path);
 std::string places_to_text(const std::vector<LoadPlace>& places);
 std::vector<LoadPlace> places_from_text(const std::string& text);
 
-// Opens it; `notes` takes what its reader should know.
-TensorSource open_place(const LoadPlace& place, bool verify, std::vector<std::string>& notes);
+// Opens it; `notes` takes what its reader should know. `only_reader`: the run has one rank.
+TensorSource open_place(const LoadPlace& place, bool verify, bool only_reader,
+                        std::vector<std::string>& notes);
 
 // The model of the checkpoint that --load names: what its run had changed of the fields of `model`. Null
 // where there is none, or it does not say.

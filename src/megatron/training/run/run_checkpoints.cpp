@@ -212,7 +212,8 @@ void RunCheckpoints::load_language_model() {
   const LoadPlace place = named_place("--language-model-checkpoint", root);
   agree(world_, "", [&] {
     std::vector<std::string> notes;
-    const TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
+    const TensorSource source =
+        open_place(place, config_.checkpoint.verify_integrity, world_.size() == 1, notes);
     const LoadReport report =
         load_run(ctx_, source, trainer_, {.optimizer = false, .strictness = Strictness::log_all});
     for (const std::string& name : report.missing)
@@ -320,7 +321,7 @@ bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, const Local
 
 RunCheckpoints::Taken RunCheckpoints::take(const LoadPlace& place, bool weights_only) {
   std::vector<std::string> notes;
-  TensorSource source = open_place(place, config_.checkpoint.verify_integrity, notes);
+  TensorSource source = open_place(place, config_.checkpoint.verify_integrity, world_.size() == 1, notes);
   const bool upcycles = config_.model.moe_use_upcycling && is_dense(source);
   if (upcycles) source = upcycled(std::move(source), config_.model, static_cast<uint64_t>(config_.rng.seed));
   if (config_.model.moe_use_upcycling && !upcycles && !restarted_ && !has_own_experts(config_, place))
