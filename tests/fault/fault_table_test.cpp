@@ -196,6 +196,34 @@ TEST(FaultTable, SmallDisk) {
   }
 }
 
+// A disk on which two checkpoints fit and no third, and that deletes slowly: a save waits for the deletion of
+// what is to go, since there is no room beside it, and none fails.
+TEST(FaultTable, SmallDiskThatDeletesSlowly) {
+  constexpr int kNotAllowed = 99;
+  for (const char* how : {"--async-save", "checkpoint.async_save=false"}) {
+    SCOPED_TRACE(how);
+    TempDir dir;
+    const std::string folder = dir / "c", messages = dir / "messages";
+    ASSERT_EQ(train({"--save", dir / "size"}).code, 0);
+    size_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(dir / "size"))
+      if (entry.is_regular_file()) bytes += (entry.file_size() + 4095) / 4096 * 4096;
+    fs::create_directories(folder);
+    const int code = train_in_child(
+        training({"--save", folder, "--save-interval", "1", "--most-recent-k", "1", how}), messages, [&] {
+          if (!mount_small_disk(folder, 2 * bytes + bytes / 2) ||
+              !slow_down({__NR_unlink, __NR_unlinkat, __NR_rmdir}, std::chrono::milliseconds(20)))
+            ::_exit(kNotAllowed);
+        });
+    if (code == kNotAllowed) GTEST_SKIP() << "this process may not mount a disk, or slow itself down";
+    const std::string said = read_text(messages);
+    EXPECT_EQ(code, 0) << said;
+    EXPECT_EQ(said.find("is not saved"), std::string::npos) << said;
+    EXPECT_EQ(said.find("older checkpoints stay"), std::string::npos) << said;
+    EXPECT_NE(said.find("saved " + folder + "/iter_0000010"), std::string::npos) << said;
+  }
+}
+
 // Saves that take longer than the steps between them are waited for, one by one, and nothing is lost.
 TEST(FaultTable, SlowDisk) {
   constexpr int kNotAllowed = 99;
@@ -203,7 +231,7 @@ TEST(FaultTable, SlowDisk) {
   const std::string folder = dir / "c", messages = dir / "messages";
   const int code =
       train_in_child(training({"--save", folder, "--save-interval", "4", "--async-save"}), messages, [] {
-        if (!slow_down_fsync(std::chrono::milliseconds(50))) ::_exit(kNotAllowed);
+        if (!slow_down({__NR_fsync}, std::chrono::milliseconds(50))) ::_exit(kNotAllowed);
       });
   if (code == kNotAllowed) GTEST_SKIP() << "this kernel does not let a process slow itself down";
   const std::string said = read_text(messages);

@@ -13,19 +13,38 @@
 #include <cstddef>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace megatron::testing {
 
-// Every fsync of the calling thread, and of those that it begins from now on, takes this much longer: as on a
-// slow disk. The kernel asks a thread of ours before it goes on. False where it does not do that.
-inline bool slow_down_fsync(std::chrono::milliseconds delay) {
+// Calls of the calling thread, and of those that it begins from now on, fail with this error where their
+// third argument, a count of bytes for pwrite64, is at least `count`: as on a broken disk. False where the
+// kernel does not do that.
+inline bool fail_calls(unsigned number, int error, unsigned count = 0) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_fsync, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),  // its low half
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, count, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{std::size(filter), filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+  return ::syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
+}
+
+// These calls of the calling thread, and of those that it begins from now on, take this much longer: as on a
+// slow disk. The kernel asks a thread of ours before it goes on. Once a thread; false where the kernel does
+// not do that.
+inline bool slow_down(const std::vector<unsigned>& numbers, std::chrono::milliseconds delay) {
+  std::vector<sock_filter> filter = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const unsigned number : numbers) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
+  }
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
   const long listener =
       ::syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);

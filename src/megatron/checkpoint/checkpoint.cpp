@@ -29,7 +29,8 @@ class Save {
     directory_ = guarded(world, [&] {
       return agree(world, kNotSaved, [&] {
         step("create");
-        return world.rank() == 0 ? begin_save(request_.root, request_.state.iteration) : "";
+        return world.rank() == 0 ? begin_save(request_.root, request_.state.iteration, request_.being_removed)
+                                 : "";
       })[0];
     });
   }

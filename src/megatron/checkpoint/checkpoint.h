@@ -21,6 +21,7 @@ struct SaveRequest {
   std::vector<ShardedTensor> tensors;                  // this rank's
   std::vector<CheckpointAsset> assets;                 // rank 0's are written
   std::vector<std::vector<Tensor>> change_order;       // of the next update, for saves in the background
+  std::vector<std::string> being_removed;              // rank 0's: what a thread of its own deletes there
   std::function<void(std::string_view step)> on_step;  // told, on every rank, what is about to begin
 };
 

@@ -121,12 +121,14 @@ std::string resolve_checkpoint(const std::string& path) {
       "{} holds no complete checkpoint: neither an index.json nor directories {}…/ with one", path, prefix));
 }
 
-std::string begin_save(const std::string& root, int64_t iteration) {
+std::string begin_save(const std::string& root, int64_t iteration,
+                       std::span<const std::string> being_removed) {
   std::error_code error;
   fs::create_directories(root, error);
   require(!error, "cannot create {}: {}", root, error.message());
   for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
+    if (std::ranges::find(being_removed, entry.path().string()) != being_removed.end()) continue;
     if (name.starts_with(prefix) && (name.ends_with(partial) || name.ends_with(removed)))
       remove_directory(entry.path());
     // A replacement that was killed half-way: finish it, one way or the other.
@@ -186,7 +188,9 @@ std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t publish
     if (policy.interval > 0 && place.iteration % policy.interval == 0) continue;
     if (fs::is_symlink(place.path)) continue;
     // Under another name first, so that nobody takes the half that a kill leaves for a checkpoint.
-    const std::string renamed = place.path + std::string(removed);
+    std::string renamed = place.path + std::string(removed);
+    for (int i = 2; fs::exists(renamed); ++i)  // an earlier one of this iteration is still being deleted
+      renamed = fmt::format("{}.{}{}", place.path, i, removed);
     rename_directory(place.path, renamed);
     if (aside)
       aside->push_back(renamed);
@@ -195,10 +199,6 @@ std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t publish
     gone.push_back(place.iteration);
   }
   return gone;
-}
-
-void remove_aside(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) remove_directory(path);
 }
 
 void discard_save(const std::string& root, int64_t iteration) noexcept {

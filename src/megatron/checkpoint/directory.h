@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,11 @@ bool has_checkpoint(const std::string& path);
 std::string resolve_checkpoint(const std::string& path);
 
 // A save, seen from the file system. begin_save() clears what killed saves left and makes the partial
-// directory; publish_save(), once all files in it are on the disk, gives it its name and then moves the
-// tracker. Whatever dies between, what was complete before is still found.
-std::string begin_save(const std::string& root, int64_t iteration);
+// directory, but leaves alone the paths that another thread is deleting; publish_save(), once all files in it
+// are on the disk, gives it its name and then moves the tracker. Whatever dies between, what was complete
+// before is still found.
+std::string begin_save(const std::string& root, int64_t iteration,
+                       std::span<const std::string> being_removed = {});
 std::string publish_save(const std::string& root, int64_t iteration);
 void discard_save(const std::string& root, int64_t iteration) noexcept;
 
@@ -60,9 +63,8 @@ struct Retention {
 
 // Deletes what is not to stay, never the published one, later ones, or symbolic links. Returns their
 // iterations. `aside`: what would be deleted gets another name, which is added, so that deleting large files
-// can be left to another thread.
+// can be left to another thread (background_removal.h).
 std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t published, const Retention& policy,
                                         std::vector<std::string>* aside = nullptr);
-void remove_aside(const std::vector<std::string>& paths);
 
 }  // namespace megatron

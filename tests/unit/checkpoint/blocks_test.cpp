@@ -1,9 +1,15 @@
 // Files that are large enough for several threads to write and read them.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "fault/odd_disks.h"
 #include "megatron/checkpoint/block_reader.h"
 #include "megatron/checkpoint/block_writer.h"
 #include "megatron/checkpoint/checkpoint.h"
@@ -11,6 +17,7 @@
 #include "megatron/comm/run_ranks.h"
 #include "megatron/kernels/split_float.h"
 #include "support/gradcheck.h"
+#include "support/page_cache.h"
 #include "support/temp_dir.h"
 #include "support/test_device.h"
 
@@ -194,23 +201,177 @@ TEST_F(Blocks, OfAFileHoldSeveralTensors) {
   }
 }
 
-// Files are read from their beginning to their end, in whatever order the parts are given.
+// Files are read from their beginning to their end, in whatever order the parts are given: of two tensors
+// that are damaged, the one that comes first in the file is found.
 TEST_F(Blocks, PartsComeInAnyOrder) {
   TempDir dir;
   const std::string path = save(dir.path(), false);
-  const std::vector<std::string> names = {"plain", "high", "columns"};
+  std::vector<std::string> names = {"columns", "high", "plain"};
   std::vector<Tensor> loaded;
-  std::vector<LoadPart> parts;
-  for (const std::string& name : names) {
-    const std::vector<ShardedTensor> all = tensors();
-    const ShardedTensor& source = *std::ranges::find(all, name, &ShardedTensor::name);
-    loaded.push_back(ctx.empty(source.shard.global_shape, source.tensor.dtype()));
-    parts.push_back({{name, source.shard, loaded.back()}, source.tensor.dtype()});
+  const auto load = [&] {
+    std::vector<LoadPart> parts;
+    loaded.clear();
+    for (const std::string& name : names) {
+      const std::vector<ShardedTensor> all = tensors();
+      const ShardedTensor& source = *std::ranges::find(all, name, &ShardedTensor::name);
+      loaded.push_back(ctx.empty(source.shard.global_shape, source.tensor.dtype()));
+      parts.push_back({{name, source.shard, loaded.back()}, source.tensor.dtype()});
+    }
+    CheckpointReader(path).load(ctx, parts);
+  };
+  const std::string file = path + "/rank_00000.safetensors";
+  const std::streamoff half = kRows * kColumns * 2;
+  do {
+    SCOPED_TRACE(fmt::format("{} {} {}", names[0], names[1], names[2]));
+    load();
+    for (size_t i = 0; i < names.size(); ++i) {
+      const std::vector<ShardedTensor> all = tensors();
+      EXPECT_EQ(values(loaded[i]), values(std::ranges::find(all, names[i], &ShardedTensor::name)->tensor));
+    }
+    for (const std::streamoff from_end : {half + 5, std::streamoff{1}}) flip_bit(file, from_end);
+    const std::string message = error_of(load);
+    EXPECT_NE(message.find("rank_00000.safetensors: plain: its checksum"), std::string::npos) << message;
+    for (const std::streamoff from_end : {half + 5, std::streamoff{1}}) flip_bit(file, from_end);
+  } while (std::ranges::next_permutation(names).found);
+}
+
+// Blocks of every alignment, some of which follow each other, overlap, or lie apart, up to a file's odd end.
+TEST_F(Blocks, AreReadPastTheCache) {
+  TempDir dir;
+  std::string contents((40u << 20) + 1234, ' ');
+  for (size_t i = 0; i < contents.size(); ++i) contents[i] = static_cast<char>((i * 2654435761u) >> 11);
+  const std::vector<std::string> files = {dir / "a", dir / "b"};
+  for (const std::string& file : files) testing::write_text(file, contents);
+  struct Part {
+    size_t file, begin, end;
+  };
+  const size_t mib = size_t{1} << 20, end = contents.size();
+  const std::vector<Part> parts = {{0, 77, 8 * mib + 1},
+                                   {0, 8 * mib + 1, 8 * mib + 4099},
+                                   {0, 8 * mib + 4099, 8 * mib + 4100},
+                                   {0, 8 * mib + 3, 8 * mib + 2000},
+                                   {1, 16 * mib, 24 * mib},
+                                   {0, 24 * mib, 32 * mib},
+                                   {0, 32 * mib, 39 * mib + 5},
+                                   {1, 5, 6},
+                                   {0, 39 * mib + 5, end},
+                                   {1, end - 4096, end}};
+  for (const ReadWay way : {ReadWay::direct, ReadWay::cached}) {
+    SCOPED_TRACE(static_cast<int>(way));
+    for (const std::string& file : files) testing::drop_from_cache(file);
+    std::vector<Checksum> sums(parts.size());
+    std::vector<std::string> used(parts.size()), own(parts.size());
+    std::vector<ReadBlock> blocks;
+    std::vector<size_t> order;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      own[i].resize(part.end - part.begin);
+      ReadBlock block{
+          .file = part.file, .offset = part.begin, .bytes = part.end - part.begin, .sum = &sums[i]};
+      if (i % 3 == 1) block.target = reinterpret_cast<std::byte*>(own[i].data());
+      block.use = [&, i](const std::byte* data) {
+        order.push_back(i);
+        used[i].assign(reinterpret_cast<const char*>(data), parts[i].end - parts[i].begin);
+      };
+      blocks.push_back(std::move(block));
+      blocks.push_back({.use = [&, i](const std::byte*) { order.push_back(100 + i); }});
+    }
+    RankContext host;
+    read_blocks(files, blocks, host.stream, nullptr, way);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      SCOPED_TRACE(i);
+      const std::string expected = contents.substr(parts[i].begin, parts[i].end - parts[i].begin);
+      EXPECT_TRUE(used[i] == expected);
+      EXPECT_EQ(sums[i].hex(), checksum_of(std::as_bytes(std::span(expected))));
+      EXPECT_TRUE(i % 3 != 1 || own[i] == expected) << "in its own place";
+      EXPECT_EQ(order[2 * i], i);
+      EXPECT_EQ(order[2 * i + 1], 100 + i);
+    }
+    if (way == ReadWay::direct && testing::can_be_direct(dir.path())) {
+      // The end of a file that fills no block may have passed through.
+      EXPECT_LT(testing::cached_pages(files[0]), 64u);
+    } else if (way == ReadWay::cached) {
+      EXPECT_GT(testing::cached_pages(files[0]), 3000u);
+    }
+    blocks[0].offset = end - blocks[0].bytes + 1;
+    EXPECT_EQ(error_of([&] { read_blocks(files, blocks, host.stream, nullptr, way); }),
+              fmt::format("{}: it ends before byte {}", files[0], end + 1));
   }
-  CheckpointReader(path).load(ctx, parts);
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::vector<ShardedTensor> all = tensors();
-    EXPECT_EQ(values(loaded[i]), values(std::ranges::find(all, names[i], &ShardedTensor::name)->tensor));
+}
+
+// What is in memory already is not read from the disk again.
+TEST_F(Blocks, ComeFromTheCacheWhereItHasThem) {
+  TempDir dir;
+  if (!testing::can_be_direct(dir.path())) GTEST_SKIP() << "every file goes through the page cache here";
+  constexpr size_t bytes = size_t{16} << 20;
+  const std::vector<std::string> files = {dir / "a"};
+  testing::write_text(files[0], std::string(bytes, 'a'));
+  const auto disk_reads = [] {
+    rusage use{};
+    ::getrusage(RUSAGE_SELF, &use);
+    return use.ru_inblock;
+  };
+  const auto read = [&] {
+    std::vector<ReadBlock> blocks;
+    for (size_t i = 0; i < 4; ++i) blocks.push_back({.file = 0, .offset = i * bytes / 4, .bytes = bytes / 4});
+    RankContext host;
+    const long before = disk_reads();
+    read_blocks(files, blocks, host.stream, nullptr, ReadWay::direct);
+    return disk_reads() - before;
+  };
+  testing::drop_from_cache(files[0]);
+  if (read() < static_cast<long>(bytes / 512)) GTEST_SKIP() << "this system does not count what it reads";
+  std::string text = testing::read_text(files[0]);
+  const long again = read();
+  if (testing::cached_pages(files[0]) < bytes / 4096) GTEST_SKIP() << "the system is short of memory";
+  EXPECT_LT(again, static_cast<long>(bytes / 512)) << "of Linux 6.5 or later";
+}
+
+// A disk that fails or fills up under a thread that writes: the save fails with its words, whoever waits is
+// released, and nothing is left of the file.
+TEST_F(Blocks, ADiskThatFailsEndsTheWriter) {
+  constexpr size_t bytes = size_t{64} << 20, block = size_t{1} << 20;
+  const std::vector<std::byte> plain(bytes);
+  const auto write = [&](const std::string& path, bool buffered, const std::function<bool()>& disk) {
+    std::string message;
+    // What a thread asks of the kernel holds for those that it begins.
+    std::thread([&] {
+      SafetensorsWriter file(path, {{"a", DType::U8, {bytes}}});
+      if (!disk()) {
+        message = "not allowed";
+        return;
+      }
+      message = error_of([&] {
+        BlockWriter blocks(file, nullptr);
+        if (!buffered) blocks.write(0, 0, plain);
+        for (size_t begin = 0; buffered && begin < bytes; begin += block) {
+          BlockWriter::Buffer& buffer = blocks.buffer(block);
+          std::memset(buffer.data(), 1, block);
+          blocks.write(0, begin, buffer, block);
+        }
+        blocks.finish();
+      });
+      if (message == "no error") message = error_of([&] { file.commit(); });
+    }).join();
+    return message;
+  };
+  for (const bool buffered : {false, true}) {
+    SCOPED_TRACE(buffered);
+    TempDir dir;
+    const std::string path = dir / "a", partial = path + ".partial";
+    EXPECT_EQ(write(path, buffered, [] { return true; }), "no error");
+    const size_t written = std::filesystem::file_size(path);
+    std::string message =
+        write(path, buffered, [] { return testing::fail_calls(__NR_pwrite64, EIO, block); });
+    if (message == "not allowed") GTEST_SKIP() << "this kernel does not let a process break its disk";
+    EXPECT_EQ(message, "cannot write " + partial + ": Input/output error");
+    message = write(path, buffered, [] { return testing::fail_calls(__NR_fsync, EIO); });
+    EXPECT_EQ(message, "cannot bring " + partial + " to the disk: Input/output error");
+    // Room was promised, and then some of it is not there.
+    message = write(path, buffered, [] { return testing::fail_calls(__NR_pwrite64, ENOSPC, block); });
+    EXPECT_EQ(message, "cannot write " + partial + ": No space left on device");
+    EXPECT_FALSE(std::filesystem::exists(partial));
+    EXPECT_EQ(std::filesystem::file_size(path), written) << "what was there before stays";
   }
 }
 

@@ -4,9 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "megatron/checkpoint/agree.h"
+#include "megatron/checkpoint/background_removal.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/folder_lock.h"
@@ -134,9 +137,79 @@ TEST(Retain, SetsAsideForAnotherThread) {
   EXPECT_EQ(aside, (std::vector<std::string>{dir / "iter_0000001.removed", dir / "iter_0000002.removed"}));
   EXPECT_EQ(iterations(list_checkpoints(dir.path())), (std::vector<int64_t>{3}));
   EXPECT_TRUE(fs::exists(aside[1] + "/index.json"));
-  remove_aside(aside);
+  {
+    BackgroundRemoval removal;
+    removal.add(aside);
+  }
   EXPECT_FALSE(fs::exists(aside[0]));
   EXPECT_FALSE(fs::exists(aside[1]));
+}
+
+// Large files go part by part, between which a save may have the disk to itself.
+TEST(BackgroundRemoval, StandsStillWhileItIsPaused) {
+  TempDir dir;
+  const auto make = [&](const std::string& name) {
+    fs::create_directories(dir / name);
+    write_text(dir / name + "/file", "");
+    fs::resize_file(dir / name + "/file", uintmax_t{300} << 20);  // a hole
+    return dir / name;
+  };
+  BackgroundRemoval removal;
+  removal.pause();
+  const std::string first = make("a"), second = make("b");
+  fs::create_hard_link(first + "/file", dir / "kept");
+  removal.add({first});
+  removal.add({second});
+  EXPECT_EQ(removal.pending(), (std::vector<std::string>{first, second}));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(fs::file_size(first + "/file"), uintmax_t{300} << 20);
+  EXPECT_TRUE(fs::exists(second));
+  removal.resume();
+  removal.finish();
+  EXPECT_TRUE(removal.pending().empty());
+  EXPECT_FALSE(fs::exists(first));
+  EXPECT_FALSE(fs::exists(second));
+  EXPECT_EQ(fs::file_size(dir / "kept"), uintmax_t{300} << 20) << "what has another name keeps its bytes";
+  // Whoever waits for room does not wait for the pause to end.
+  removal.pause();
+  removal.add({make("c")});
+  removal.finish();
+  EXPECT_FALSE(fs::exists(dir / "c"));
+  EXPECT_EQ(error_of([&] { removal.rethrow(); }), "no error");
+}
+
+TEST(BackgroundRemoval, TellsWhatItCannotDelete) {
+  TempDir dir;
+  fs::create_directory(dir / "b");
+  const std::string absurd = dir / std::string(300, 'a');
+  BackgroundRemoval removal;
+  removal.add({absurd, dir / "b"});
+  removal.finish();
+  EXPECT_FALSE(fs::exists(dir / "b"));
+  EXPECT_EQ(error_of([&] { removal.rethrow(); }), "cannot remove " + absurd + ": File name too long");
+  EXPECT_EQ(error_of([&] { removal.rethrow(); }), "no error") << "once";
+}
+
+// The next save neither waits for what is being deleted nor deletes it, but clears what a killed run left;
+// and an iteration that is saved and goes again does so under another name.
+TEST(Retain, ASaveLeavesAloneWhatIsBeingDeleted) {
+  TempDir dir;
+  for (int64_t iteration : {1, 2}) save(dir.path(), iteration);
+  fs::create_directory(dir / "iter_0000007.removed");
+  std::vector<std::string> aside;
+  retain_checkpoints(dir.path(), 2, {.most_recent = 1}, &aside);
+  ASSERT_EQ(aside, (std::vector<std::string>{dir / "iter_0000001.removed"}));
+  RankContext ctx;
+  SaveRequest request = request_of(ctx, dir.path(), 1);
+  request.being_removed = aside;
+  save_checkpoint(ctx, ProcessGroup::self("world"), request);
+  EXPECT_TRUE(fs::exists(aside[0] + "/index.json"));
+  EXPECT_FALSE(fs::exists(dir / "iter_0000007.removed"));
+  retain_checkpoints(dir.path(), 2, {.most_recent = 1}, &aside);
+  EXPECT_EQ(aside, (std::vector<std::string>{dir / "iter_0000001.removed", dir / "iter_0000001.2.removed"}));
+  EXPECT_EQ(iterations(list_checkpoints(dir.path())), (std::vector<int64_t>{2}));
+  save(dir.path(), 3);
+  for (const std::string& path : aside) EXPECT_FALSE(fs::exists(path)) << "another process clears the rest";
 }
 
 // A deletion that is killed leaves no name of a checkpoint, and the next save clears the rest.

@@ -522,13 +522,13 @@ TrainingState RunCheckpoints::training_state(const TrainState& progress) {
 }
 
 SaveRequest RunCheckpoints::request(bool persistent, const TrainState& progress) {
-  if (removal_.valid()) removal_.wait();  // a save clears away what it finds there, too
   SaveRequest request{.root = root_of(persistent),
                       .state = training_state(progress),
                       .tensors = checkpoint_tensors(trainer_, config_.checkpoint.save_optim)};
   request.state.config = config_.to_json();
   if (!persistent) request.state.base = base();
   request.assets = assets_;
+  request.being_removed = old_.make_way(request.root);
   if (config_.checkpoint.async_save) request.change_order = change_order();
   return request;
 }
@@ -558,6 +558,7 @@ void RunCheckpoints::attempt(Begun begun, const std::function<void()>& save) {
     begun_.failed = true;
     tell(fmt::format("iteration {} is not saved, the run goes on: {}", begun_.iteration, error.what()));
   }
+  if (!saver_.busy()) old_.save_ended();
 }
 
 void RunCheckpoints::published(const std::string& path) {
@@ -568,15 +569,7 @@ void RunCheckpoints::published(const std::string& path) {
   if (world_.rank() != 0) return;
   const Retention policy = persistent ? Retention{checkpoint.most_recent_k, checkpoint.save_retain_interval}
                                       : Retention{.most_recent = 1};
-  try {
-    if (removal_.valid()) removal_.get();
-    std::vector<std::string> aside;
-    retain_checkpoints(root_of(persistent), begun_.iteration, policy,
-                       checkpoint.async_save ? &aside : nullptr);
-    if (!aside.empty()) removal_ = std::async(std::launch::async, remove_aside, std::move(aside));
-  } catch (const std::exception& error) {
-    tell(fmt::format("older checkpoints stay: {}", error.what()));
-  }
+  old_.retain(root_of(persistent), begun_.iteration, path, policy);
 }
 
 void RunCheckpoints::finish(const TrainState& progress) {
@@ -584,9 +577,11 @@ void RunCheckpoints::finish(const TrainState& progress) {
   if (local_ && local_->busy()) attempt_local([&] { return local_->finish(); });
   finish_saver();
   const bool has_news = progress.rerun.is_object() && !loaded_rerun_;
-  if (saved_ == progress.iteration && !has_news) return;
-  begun_ = {true, progress.iteration};
-  published(save_checkpoint(ctx_, world_, request(true, progress), &plans_));
+  if (saved_ != progress.iteration || has_news) {
+    begun_ = {true, progress.iteration};
+    published(save_checkpoint(ctx_, world_, request(true, progress), &plans_));
+  }
+  old_.finish();
 }
 
 }  // namespace megatron

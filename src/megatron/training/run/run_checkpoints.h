@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <functional>
-#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,6 +13,7 @@
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/local_checkpoints.h"
 #include "megatron/training/run/memory_snapshot.h"
+#include "megatron/training/run/old_checkpoints.h"
 #include "megatron/training/run/train_state.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/setup/run_settings.h"
@@ -121,7 +121,7 @@ class RunCheckpoints {
   std::optional<LocalCheckpoints> local_;
   std::optional<ReplicaPlaces> memory_places_;  // where copies in memory are kept by others, too
   Begun begun_;
-  std::future<void> removal_;                  // the first rank's, of checkpoints that do not stay
+  OldCheckpoints old_{[this](const std::string& line) { tell(line); }};  // the first rank's
   int64_t saved_ = -1;                         // the iteration of the newest checkpoint in --save
   std::optional<BaseCheckpoint> loaded_base_;  // what the run went on from, where --save has nothing yet
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();

@@ -1,0 +1,111 @@
+#include "megatron/checkpoint/background_removal.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "megatron/base/error.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kPartBytes = uintmax_t{64} << 20;
+
+}  // namespace
+
+BackgroundRemoval::~BackgroundRemoval() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    paused_ = false;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundRemoval::add(std::vector<std::string> directories) {
+  const std::lock_guard lock(mutex_);
+  for (std::string& directory : directories) directories_.push_back(std::move(directory));
+  if (!directories_.empty() && !thread_.joinable()) thread_ = std::thread([this] { run(); });
+  changed_.notify_all();
+}
+
+void BackgroundRemoval::pause() {
+  const std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void BackgroundRemoval::resume() {
+  const std::lock_guard lock(mutex_);
+  paused_ = false;
+  changed_.notify_all();
+}
+
+std::vector<std::string> BackgroundRemoval::pending() const {
+  const std::lock_guard lock(mutex_);
+  return {directories_.begin(), directories_.end()};
+}
+
+void BackgroundRemoval::finish() {
+  std::unique_lock lock(mutex_);
+  paused_ = false;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return directories_.empty(); });
+}
+
+void BackgroundRemoval::rethrow() {
+  const std::lock_guard lock(mutex_);
+  if (const std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+}
+
+void BackgroundRemoval::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !directories_.empty() || ending_; });
+    if (directories_.empty()) return;
+    const std::string directory = directories_.front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      remove(directory);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error && !error_) error_ = error;
+    directories_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+void BackgroundRemoval::remove(const std::string& directory) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (fs::recursive_directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error))
+    if (std::error_code other; !entry->is_symlink(other) && entry->is_regular_file(other))
+      files.push_back(entry->path());
+  for (const fs::path& file : files) {
+    // What has another name as well keeps its bytes. Whatever fails here fails again below, and is told
+    // there.
+    if (fs::hard_link_count(file, error) == 1)
+      for (uintmax_t left = fs::file_size(file, error); !error && left > kPartBytes;) {
+        wait_for_turn();
+        left -= kPartBytes;
+        fs::resize_file(file, left, error);
+      }
+    wait_for_turn();
+    fs::remove(file, error);
+  }
+  wait_for_turn();
+  fs::remove_all(directory, error);
+  require(!error, "cannot remove {}: {}", directory, error.message());
+}
+
+void BackgroundRemoval::wait_for_turn() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !paused_; });
+}
+
+}  // namespace megatron
