@@ -23,6 +23,17 @@ class ApiError : public Error {
   std::string param_, code_;
 };
 
+// The path exists, for another method.
+class MethodNotAllowed : public ApiError {
+ public:
+  MethodNotAllowed(const std::string& message, std::string allowed)
+      : ApiError(405, message), allowed_(std::move(allowed)) {}
+  const std::string& allowed() const { return allowed_; }
+
+ private:
+  std::string allowed_;
+};
+
 // {"error": {"message", "type", "param", "code"}} as text.
 std::string error_body(const ApiError& error);
 HttpResponse error_response(const ApiError& error);

@@ -11,7 +11,7 @@ namespace megatron {
 
 struct HttpRequest {
   std::string method;
-  std::string path;           // without what stands behind '?'
+  std::string path;           // decoded, without what stands behind '?'
   std::string authorization;  // the header's value
   std::string body;
 };

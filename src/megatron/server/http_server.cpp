@@ -13,6 +13,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+#include <charconv>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -33,6 +34,23 @@ namespace {
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+// Clients write %2F for the slash in a model's name. What is no escape stays as it stands.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    const char* first = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(first, first + 2, byte, 16).ptr == first + 2) {
+      decoded += static_cast<char>(byte);
+      i += 2;
+    } else {
+      decoded += text[i];
+    }
+  }
+  return decoded;
 }
 
 }  // namespace
@@ -84,6 +102,7 @@ class Connection : public HttpReply, public std::enable_shared_from_this<Connect
 
  private:
   void read();
+  void on_header(beast::error_code error);
   void on_request(beast::error_code error);
   void dispatch();
   void watch();
@@ -94,6 +113,8 @@ class Connection : public HttpReply, public std::enable_shared_from_this<Connect
   void finish_answer();
   void drop();
   void close();
+  void linger();
+  void discard();
 
   HttpServerState* server_;
   beast::tcp_stream stream_;
@@ -106,6 +127,7 @@ class Connection : public HttpReply, public std::enable_shared_from_this<Connect
   uint64_t exchange_ = 0;  // of requests on this connection
   bool answering_ = false, begun_ = false, ended_ = false, writing_ = false, closed_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
+  bool unread_ = false;  // a refused request has bytes that nobody will read
 };
 
 }  // namespace
@@ -171,8 +193,27 @@ void Connection::read() {
   parser_->header_limit(static_cast<uint32_t>(server_->options.max_header_bytes));
   parser_->body_limit(static_cast<uint64_t>(server_->options.max_body_bytes));
   stream_.expires_after(milliseconds(server_->options.receive_seconds));
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](beast::error_code error, size_t) { self->on_request(error); });
+  http::async_read_header(
+      stream_, buffer_, *parser_,
+      [self = shared_from_this()](beast::error_code error, size_t) { self->on_header(error); });
+}
+
+void Connection::on_header(beast::error_code error) {
+  if (closed_) return;
+  if (error) return on_request(error);
+  const auto read_body = [this] {
+    http::async_read(
+        stream_, buffer_, *parser_,
+        [self = shared_from_this()](beast::error_code failed, size_t) { self->on_request(failed); });
+  };
+  if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
+  // Who asks first waits a second or so before it sends the body all the same.
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  asio::async_write(stream_, asio::buffer(kContinue),
+                    [self = shared_from_this(), read_body](beast::error_code failed, size_t) {
+                      if (self->closed_) return;
+                      failed ? self->close() : read_body();
+                    });
 }
 
 void Connection::on_request(beast::error_code error) {
@@ -185,6 +226,7 @@ void Connection::on_request(beast::error_code error) {
   if (!error) return dispatch();
 
   keep_alive_ = false;
+  unread_ = true;
   const auto refuse_with = [&](int status, const std::string& message) {
     send(error_response(ApiError(status, message)));
   };
@@ -208,7 +250,7 @@ void Connection::dispatch() {
   const std::string_view target(message.target().data(), message.target().size());
   const auto authorization = message[http::field::authorization];
   HttpRequest request{.method = std::string(message.method_string().data(), message.method_string().size()),
-                      .path = std::string(target.substr(0, target.find('?'))),
+                      .path = percent_decoded(target.substr(0, target.find('?'))),
                       .authorization = std::string(authorization.data(), authorization.size()),
                       .body = std::move(message.body())};
   if (head_only_) request.method = "GET";
@@ -331,10 +373,32 @@ void Connection::finish_answer() {
     answering_ = false;
     server_->answer_ends();
   }
+  if (unread_) return linger();
   if (!keep_alive_ || server_->draining) return close();
   beast::error_code ignored;
   stream_.socket().cancel(ignored);  // the watch of this exchange
   read();
+}
+
+// A socket that is closed while bytes wait in it resets the connection, and a client that is still sending
+// its oversize body loses the answer that says so. So the answer is followed by an end of stream, and what
+// comes is thrown away until the client has closed too, for linger_seconds at most.
+void Connection::linger() {
+  if (server_->draining) return close();
+  beast::error_code ignored;
+  stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  stream_.expires_after(milliseconds(server_->options.linger_seconds));
+  discard();
+}
+
+void Connection::discard() {
+  if (closed_) return;
+  buffer_.clear();
+  constexpr size_t kAtOnce = 65536;
+  stream_.async_read_some(buffer_.prepare(kAtOnce),
+                          [self = shared_from_this()](beast::error_code error, size_t) {
+                            error ? self->close() : self->discard();
+                          });
 }
 
 void Connection::drop() {

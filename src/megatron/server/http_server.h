@@ -19,6 +19,7 @@ struct HttpOptions {
   double receive_seconds = 60;         // in which a request has to be there, and the next one to begin
   double send_seconds = 30;            // in which a client has to take what was written
   double answer_seconds = 600;         // in which an answer has to be complete
+  double linger_seconds = 2;           // for which the rest of a refused request is read and thrown away
 };
 
 class HttpServerState;

@@ -32,6 +32,11 @@ Service::Service(ServedModel model, Backend& backend, ServiceOptions options)
 void Service::handle(HttpRequest request, std::shared_ptr<HttpReply> reply) {
   try {
     route(request, reply);
+  } catch (const MethodNotAllowed& error) {
+    metrics_.refused(error.status());
+    HttpResponse response = error_response(error);
+    response.headers.emplace_back("Allow", error.allowed() == "GET" ? "GET, HEAD" : error.allowed());
+    reply->send(std::move(response));
   } catch (const ApiError& error) {
     metrics_.refused(error.status());
     reply->send(error_response(error));
@@ -60,7 +65,8 @@ void Service::route(const HttpRequest& request, const std::shared_ptr<HttpReply>
   };
   const auto allow = [&](std::string_view method) {
     if (request.method != method)
-      throw ApiError(405, fmt::format("{} takes {}, not {}", request.path, method, request.method));
+      throw MethodNotAllowed(fmt::format("{} takes {}, not {}", request.path, method, request.method),
+                             std::string(method));
   };
   if (is({"/health", "/v1/health", "/ping"})) return allow("GET"), reply->send(health());
   if (is({"/", "/index.html"}))

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <random>
 
 #include "megatron/base/error.h"
@@ -123,6 +124,80 @@ TEST(Http, MalformedAndOversizeIsRefused) {
   EXPECT_TRUE(server.raw(post("{\"prompt\": \"\xff\"}"), false).starts_with("HTTP/1.1 400"));
   EXPECT_TRUE(server.raw(post("{"), false).starts_with("HTTP/1.1 400"));
   EXPECT_EQ(server.request("GET", "/health", "").first, 200);
+}
+
+// A client that sends all of its oversize body before it reads is told so too: the connection is not reset
+// while bytes are under way.
+TEST(Http, OversizeBodiesAreReadToTheEnd) {
+  Listening server("Hello.", {.max_body_bytes = 1000});
+  const std::string bytes = post(std::string(8 << 20, ' '));  // more than the sockets hold
+  for (int i = 0; i < 8; ++i) {
+    const int socket = server.connect();
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t now = ::send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (now <= 0) break;
+      sent += static_cast<size_t>(now);
+    }
+    EXPECT_EQ(sent, bytes.size()) << std::strerror(errno);
+    char buffer[4096];
+    const ssize_t got = ::recv(socket, buffer, sizeof(buffer), 0);
+    ASSERT_GT(got, 0) << std::strerror(errno);
+    EXPECT_TRUE(std::string_view(buffer, static_cast<size_t>(got)).starts_with("HTTP/1.1 413"));
+    ::close(socket);
+  }
+  await([&] { return server.http().open_connections() == 0; });
+  EXPECT_EQ(server.http().open_connections(), 0);
+}
+
+// Who never stops sending is left after a while.
+TEST(Http, OversizeBodiesWithoutEndAreLeft) {
+  Listening server("Hello.", {.max_body_bytes = 1000, .linger_seconds = 0.1});
+  const int socket = server.connect();
+  const std::string bytes = post(std::string(2000, ' '));
+  ASSERT_GT(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+  const std::string more(1000, ' ');
+  await([&] {
+    static_cast<void>(::send(socket, more.data(), more.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    return server.http().open_connections() == 0;
+  });
+  EXPECT_EQ(server.http().open_connections(), 0);
+  ::close(socket);
+}
+
+// Clients with a large body ask before they send it.
+TEST(Http, BodiesAreAskedFor) {
+  Listening server("Hello.", {.max_body_bytes = 1000});
+  const std::string body = R"({"prompt":"x","temperature":0})";
+  const std::string whole = post(body, "Expect: 100-continue\r\nConnection: close\r\n");
+  const int socket = server.connect();
+  const size_t head = whole.size() - body.size();
+  ASSERT_EQ(::send(socket, whole.data(), head, MSG_NOSIGNAL), static_cast<ssize_t>(head));
+  char buffer[4096];
+  const ssize_t got = ::recv(socket, buffer, sizeof(buffer), 0);
+  EXPECT_EQ(std::string_view(buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))),
+            "HTTP/1.1 100 Continue\r\n\r\n");
+  ASSERT_GT(::send(socket, body.data(), body.size(), MSG_NOSIGNAL), 0);
+  std::string answer;
+  for (ssize_t now; (now = ::recv(socket, buffer, sizeof(buffer), 0)) > 0;)
+    answer.append(buffer, static_cast<size_t>(now));
+  ::close(socket);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+  // What is too large is refused before it is sent.
+  const std::string large = post(std::string(2000, ' '), "Expect: 100-continue\r\n");
+  EXPECT_TRUE(server.raw(large.substr(0, large.size() - 2000), false).starts_with("HTTP/1.1 413"));
+}
+
+TEST(Http, PathsAreDecoded) {
+  Listening server("Hello.");
+  EXPECT_EQ(server.request("GET", "/v1/models/t%65st", "").first, 200);
+  EXPECT_EQ(server.request("GET", "/v1%2Fmodels?limit=5", "").first, 200);
+  EXPECT_EQ(server.request("GET", "/health%", "").first, 404);
+  EXPECT_EQ(server.request("GET", "/health%zz", "").first, 404);
+  const std::string refused =
+      server.raw("DELETE /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 405")) << refused;
+  EXPECT_NE(refused.find("Allow: GET, HEAD\r\n"), std::string::npos) << refused;
 }
 
 // Clients that go away are noticed while their answer is made, whole or streamed.
