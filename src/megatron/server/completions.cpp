@@ -135,7 +135,7 @@ class CompletionWriter : public AnswerWriter {
     LogprobLists lists;
     AnswerPiece last;
     size_t offset = 0;
-    bool echoed = false;
+    bool echoed = false, prompt_told = false;
   };
 
   Json head() const {
@@ -167,15 +167,16 @@ class CompletionWriter : public AnswerWriter {
     return text + piece.text;
   }
 
-  Json choice(size_t index, const std::string& text, const LogprobLists& lists,
-              const AnswerPiece& piece) const {
+  Json choice(size_t index, const std::string& text, const LogprobLists& lists, const AnswerPiece& piece) {
     Json document = Json::object();
     document["index"] = uint64_t{index};
     document["text"] = text;
     document["logprobs"] = logprobs_ ? lists.json() : Json();
     document["finish_reason"] = piece.finish_reason.empty() ? Json() : Json(piece.finish_reason);
     document["stop_reason"] = piece.stop ? Json(*piece.stop) : Json();
-    if (prompt_logprobs_ && !piece.prompt.empty()) document["prompt_logprobs"] = prompt_list(piece.prompt);
+    // Once, also of a prompt of one token, whose list has nothing but the null of the first.
+    if (prompt_logprobs_ && !std::exchange(answers_[index].prompt_told, true))
+      document["prompt_logprobs"] = prompt_list(piece.prompt);
     return document;
   }
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <random>
+#include <set>
 
 #include "megatron/server/api_error.h"
 
@@ -52,14 +53,21 @@ class ConstraintFields {
     if (const Json* pattern = fields_.find("guided_regex")) regex("guided_regex", *pattern);
     if (const Json* list = fields_.find("guided_choice")) choices("guided_choice", *list);
     if (const Json* all = fields_.find("structured_outputs")) {
-      if (const Json* schema = all->find("json"))
+      if (!all->is_object())
+        throw ApiError(400, "structured_outputs: expected an object", "structured_outputs");
+      // Clients write members that they do not use as null.
+      const auto given = [&](const char* name) {
+        const Json* value = all->find(name);
+        return value && !value->is_null() ? value : nullptr;
+      };
+      if (const Json* schema = given("json"))
         json("structured_outputs", schema_value(*schema, "structured_outputs"));
-      if (const Json* pattern = all->find("regex")) regex("structured_outputs", *pattern);
-      if (const Json* list = all->find("choice")) choices("structured_outputs", *list);
-      if (const Json* any = all->find("json_object"); any && any->is_bool() && any->as_bool())
+      if (const Json* pattern = given("regex")) regex("structured_outputs", *pattern);
+      if (const Json* list = given("choice")) choices("structured_outputs", *list);
+      if (const Json* any = given("json_object"); any && any->is_bool() && any->as_bool())
         object("structured_outputs");
       for (const char* name : {"grammar", "structural_tag"})
-        if (all->contains(name))
+        if (given(name))
           throw ApiError(
               400, fmt::format("structured_outputs: {} is not supported; use json, regex or choice", name),
               "structured_outputs");
@@ -150,6 +158,9 @@ void read_ends(Fields& fields, const ServedModel& model, GenerationSettings& set
     for (int64_t id : token_ids(*list, model.vocab_size, "stop_token_ids"))
       settings.request.end_tokens.push_back(id);
   }
+  const std::set<int64_t> ends(settings.request.end_tokens.begin(), settings.request.end_tokens.end());
+  if (settings.request.min_tokens > 0 && std::ssize(ends) >= model.vocab_size)
+    throw ApiError(400, "min_tokens: every token ends the answer; give fewer stop_token_ids", "min_tokens");
 }
 
 }  // namespace

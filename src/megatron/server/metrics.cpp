@@ -6,6 +6,25 @@
 
 namespace megatron {
 
+namespace {
+
+// A label's value may hold anything, with these three escaped.
+std::string label_value(const std::string& text) {
+  std::string value;
+  for (char c : text) {
+    if (c == '\\' || c == '"') value += '\\';
+    value += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return value;
+}
+
+}  // namespace
+
+Metrics::Metrics(const std::string& model) : model_(label_value(model)) {
+  // Counts that begin at 0 rather than with the first event: a rate over them misses nothing.
+  for (const char* reason : {"stop", "length", "abort"}) finished_[reason] = 0;
+}
+
 void Metrics::observe(Histogram& histogram, double value) {
   const std::lock_guard lock(mutex_);
   const auto bucket =

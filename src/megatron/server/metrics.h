@@ -14,7 +14,7 @@ namespace megatron {
 // its dashboards show this server too.
 class Metrics {
  public:
-  explicit Metrics(std::string model) : model_(std::move(model)) {}
+  explicit Metrics(const std::string& model);
 
   // Seconds from a request's arrival to its first token; between two of its tokens; to its end.
   void first_token(double seconds) { observe(first_token_, seconds); }
@@ -41,7 +41,7 @@ class Metrics {
     return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000};
   }
 
-  std::string model_;
+  std::string model_;  // as it stands in a label
   mutable std::mutex mutex_;
   Histogram first_token_{seconds()}, token_gap_{seconds()}, end_to_end_{seconds()};
   Histogram prompt_{lengths()}, generated_{lengths()};

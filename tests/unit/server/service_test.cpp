@@ -113,6 +113,10 @@ TEST(Completions, ConstraintsHold) {
   const Json choice = served.ask(kCompletions, R"({"prompt":"x","guided_choice":["yes","no"],"seed":3})");
   const std::string chosen = choice.at("choices")[0].at("text").as_string();
   EXPECT_TRUE(chosen == "yes" || chosen == "no") << chosen;
+  const Json nulls = served.ask(
+      kCompletions,
+      R"({"prompt":"x","structured_outputs":{"json":null,"regex":"ab","choice":null,"grammar":null}})");
+  EXPECT_EQ(nulls.at("choices")[0].at("text"), Json("ab"));
 }
 
 TEST(Requests, FaultsAreNamed) {
@@ -144,6 +148,8 @@ TEST(Requests, FaultsAreNamed) {
            {R"({"prompt":"a","max_tokens":-5})", "max_tokens"},
            {R"({"prompt":"a","frobnicate":1})", "frobnicate"},
            {R"({"prompt":"a","suffix":"b"})", "suffix"},
+           {R"({"prompt":"a","structured_outputs":5})", "structured_outputs"},
+           {R"({"prompt":"a","structured_outputs":{"grammar":"x"}})", "grammar"},
            {R"({"prompt":"a","stream_options":{}})", "stream_options"},
            {R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"schema":{"not":{}}}}})",
             "not"},
@@ -157,6 +163,43 @@ TEST(Requests, FaultsAreNamed) {
     EXPECT_TRUE(error.at("type").is_string());
   }
   EXPECT_EQ(served.service.requests(), 0);
+}
+
+// Answers that may neither go on nor end are refused rather than begun.
+TEST(Requests, TokensThatAllEndAnAnswer) {
+  Served served("x");
+  std::string all;
+  const int64_t count = test_model().vocab_size;
+  for (int64_t id = 0; id < count; ++id) all += fmt::format("{}{}", id ? "," : "", id);
+  const auto body = [&](int least) {
+    return fmt::format(R"({{"prompt":"a","min_tokens":{},"stop_token_ids":[{}]}})", least, all);
+  };
+  EXPECT_EQ(served.send(kCompletions, body(1))->status, 400);
+  EXPECT_EQ(served.send(kCompletions, body(0))->status, 200);
+}
+
+TEST(Completions, PromptLogprobsAreToldOnce) {
+  Served served("Hello world.");
+  const Json one = served.ask(kCompletions, R"({"prompt":[5],"max_tokens":2,"prompt_logprobs":1})");
+  EXPECT_EQ(one.at("choices")[0].at("prompt_logprobs"), Json(Json::Array{Json()}));
+  for (const char* prompt : {"[5]", "[5,6,7]"}) {
+    int told = 0;
+    for (const Json& chunk : served.stream(
+             kCompletions,
+             fmt::format(R"({{"prompt":{},"max_tokens":3,"prompt_logprobs":1,"stream":true}})", prompt)))
+      told += chunk.at("choices")[0].contains("prompt_logprobs") ? 1 : 0;
+    EXPECT_EQ(told, 1) << prompt;
+  }
+}
+
+TEST(Requests, MetricsEscapeNamesAndBeginAtZero) {
+  ServedModel model = test_model();
+  model.name = "a\"b\\c\nd";
+  Served served("x", std::move(model), {}, {});
+  const std::string text = served.start("GET", "/metrics", "")->body;
+  EXPECT_NE(text.find(R"(vllm:num_requests_running{model_name="a\"b\\c\nd"} 0)"), std::string::npos) << text;
+  for (const char* reason : {"stop", "length", "abort"})
+    EXPECT_NE(text.find(fmt::format(R"(finished_reason="{}"}} 0)", reason)), std::string::npos) << reason;
 }
 
 TEST(Requests, OtherEndpoints) {
