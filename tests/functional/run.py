@@ -8,7 +8,7 @@ show    each configuration as it is: `megatron config show` accepts it whole
 train   scaled down (short sequences, narrow layers, the same layout, data and features): three iterations with finite losses
 resume  train, stopped after two of four iterations and started again: the metrics of the run that was not stopped, bitwise
 infer   the inference cases: a scaled checkpoint is trained for one iteration, then `generate` with the case's flags gives as many
-        tokens as asked for, the same as without the engine's options (greedy)
+        tokens as asked for, the same as without the engine's options (greedy, or drawn by the same seed where the case samples)
 
 --list names cases, one a line; --exceptions those that need not hold ("name<TAB>stages<TAB>owner<TAB>reason"), of which none may hold.
 
@@ -136,11 +136,19 @@ ENGINE = re.compile(r"--(inference|incoming|output|prompt|num-tokens|return|top|
 TRAINING = {"--lr": ["1e-3"], "--train-iters": ["1"], "--lr-decay-style": ["constant"]}
 
 
+SIZES = {"--hybrid-layer-pattern": ["ME*EM"], "--num-layers": ["5"], "--hidden-size": ["64"], "--num-attention-heads": ["8"], "--ffn-hidden-size": ["128"],
+         "--mamba-head-dim": ["8"], "--mamba-state-dim": ["16"], "--mamba-num-heads": ["8"], "--mamba-num-groups": ["1"], "--num-experts": ["16"], "--moe-router-topk": ["2"],
+         "--moe-ffn-hidden-size": ["64"], "--moe-token-dispatcher-type": ["alltoall"], "--is-hybrid-model": [], "--seq-length": ["64"], "--max-position-embeddings": ["64"],
+         "--position-embedding-type": ["none"], "--normalization": ["RMSNorm"], "--disable-bias-linear": [], "--moe-aux-loss-coeff": ["0"]}
+
+
 def infer(d, where, ranks):
     """None, or what went wrong."""
     d = scaled(d, 1)
     d["--num-tokens-to-generate"] = ["8"]
     model = collections.OrderedDict((k, v) for k, v in d.items() if not ENGINE.match(k) and k not in ("--load", "--use-checkpoint-args", "--no-load-optim"))
+    if "--use-checkpoint-args" in d and "--num-layers" not in d:  # the sizes are the checkpoint's: of a small hybrid with experts
+        model.update(SIZES)
     rc, _, err = megatron(["pretrain", *flat({**model, **TRAINING}), *ranks, "--save", f"{where}/ckpt"])
     if rc:
         return why(err)
@@ -150,14 +158,16 @@ def infer(d, where, ranks):
         d["--prompt-file"] = [f"{where}/prompts.jsonl"]
     d["--output-path"] = [f"{where}/out.json"]
     texts = []
-    for flags in (d, {k: v for k, v in d.items() if not ENGINE.match(k) or k in ("--prompts", "--prompt-file", "--num-tokens-to-generate", "--inference-max-seq-length", "--termination-id")} | {"--top_k": ["1"]}):
+    greedy = d.get("--top_k") == ["1"] or not any(k in d for k in ("--temperature", "--top_k", "--top_p"))
+    choice = {"--top_k": ["1"]} if greedy else {k: d[k] for k in ("--temperature", "--top_k", "--top_p", "--seed") if k in d}
+    for flags in (d, {k: v for k, v in d.items() if not ENGINE.match(k) or k in ("--prompts", "--prompt-file", "--num-tokens-to-generate", "--inference-max-seq-length", "--termination-id")} | choice):
         rc, out, err = megatron(["generate", *flat(flags), *ranks, "--ignore-eos", "--json"])
         if rc:
             return why(err)
         texts.append([json.loads(x)["ids"] for x in out.splitlines() if x.startswith("{")])
     if not texts[0] or any(len(x) != 8 for x in texts[0]):
         return [f"tokens generated: {[len(x) for x in texts[0]][:8]} instead of 8 each"]
-    return None if texts[0] == texts[1] else ["the engine's options change greedy tokens"]
+    return None if texts[0] == texts[1] else ["the engine's options change tokens"]
 
 
 def flat(d):
