@@ -17,6 +17,20 @@ void expect_language(const char* pattern, std::vector<const char*> good, std::ve
     EXPECT_FALSE(accepts(*constraint, *vocabulary, text)) << pattern << " of " << text;
 }
 
+// An end token with bytes of its own would end texts where these bytes may stand.
+TEST(RegexConstraint, EndTokensAreNoText) {
+  const auto vocabulary = std::make_shared<const ConstraintVocabulary>(
+      std::vector<std::string>{"a", "b", "<end>"}, std::vector<int64_t>{2}, 3);
+  const auto state = compile_regex(vocabulary, "[ab<>den]{2}")->start();
+  EXPECT_EQ(allowed_tokens(*state, 3), (std::vector<int64_t>{0, 1}));
+  state->advance(0);
+  EXPECT_EQ(allowed_tokens(*state, 3), (std::vector<int64_t>{0, 1}));
+  state->advance(1);
+  EXPECT_EQ(allowed_tokens(*state, 3), (std::vector<int64_t>{2}));
+  const auto longer = compile_regex(vocabulary, ".*x")->start();
+  EXPECT_EQ(allowed_tokens(*longer, 3), (std::vector<int64_t>{0, 1}));
+}
+
 TEST(RegexConstraint, Languages) {
   expect_language("abc", {"abc"}, {"", "ab", "abcd"});
   expect_language("^a|b$", {"a", "b"}, {"ab", ""});

@@ -89,8 +89,10 @@ ConstraintVocabulary::ConstraintVocabulary(std::vector<std::string> token_texts,
                                            int64_t rows)
     : bytes(std::move(token_texts)), end_tokens(std::move(ends)), size(rows) {
   std::vector<TokenTrie::Entry> entries;
+  // A token that ends a text says nothing in it, also where the tokenizer does not call it special.
   for (int64_t token = 0; token < std::min<int64_t>(std::ssize(bytes), size); ++token)
-    entries.push_back({bytes[static_cast<size_t>(token)], token});
+    if (std::ranges::find(end_tokens, token) == end_tokens.end())
+      entries.push_back({bytes[static_cast<size_t>(token)], token});
   trie = TokenTrie(std::move(entries));
   std::erase_if(end_tokens, [&](int64_t token) { return token < 0 || token >= size; });
 }
