@@ -1,5 +1,6 @@
 #include "megatron/server/chat_completions.h"
 
+#include "megatron/inference/constraint/behind_marker.h"
 #include "megatron/server/api_error.h"
 #include "megatron/server/document_ids.h"
 
@@ -245,6 +246,13 @@ void answer_chat_completions(const std::string& body, std::shared_ptr<HttpReply>
           model.vocabulary,
           tool_call_texts(style.tools, forced, several && choice.kind == ToolChoice::Kind::required));
     });
+  }
+  // A format is that of the answer, not of the thoughts in front of it.
+  if (output.begins_in_reasoning && settings.request.constraint) {
+    const auto end = model.tokenizer.id_of("</think>");
+    settings.request.constraint =
+        constrain_behind(model.vocabulary, "</think>", end ? std::optional<int64_t>(*end) : std::nullopt,
+                         std::move(settings.request.constraint));
   }
   // Some models begin a call with a special token, which the text has to show.
   for (const char* piece :

@@ -88,6 +88,29 @@ TEST(Chat, ReasoningIsApart) {
   EXPECT_EQ(message_of(answer).at("reasoning_content"), Json("Hm.\n"));
 }
 
+// Where the template begins the thoughts, a format holds for what follows them.
+TEST(Chat, JsonIsHeldBehindReasoning) {
+  ServedModel model = test_model();
+  model.templates.sources[0].second += "{% if add_generation_prompt %}<think>\n{% endif %}";
+  Served served("Hm, well.\n</think>\n\nSure! Here it is:", std::move(model), {.style = {.reasoning = true}},
+                {});
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"Hi"}],"temperature":0,"max_tokens":400,"response_format":{"type":"json_schema",
+          "json_schema":{"name":"x","schema":{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"],
+          "additionalProperties":false}}})";
+  const Json message = message_of(served.ask(kChat, body + "}"));
+  EXPECT_EQ(message.at("reasoning_content"), Json("Hm, well.\n"));
+  EXPECT_TRUE(Json::parse(message.at("content").as_string()).at("ok").is_bool()) << message.dump();
+  std::string thoughts, content;
+  for (const Json& chunk : served.stream(kChat, body + R"(,"stream":true})")) {
+    const Json& delta = chunk.at("choices")[0].at("delta");
+    if (const Json* text = delta.find("reasoning_content")) thoughts += text->as_string();
+    if (const Json* text = delta.find("content")) content += text->as_string();
+  }
+  EXPECT_EQ(thoughts, "Hm, well.\n");
+  EXPECT_EQ(Json(content), message.at("content"));
+}
+
 TEST(Chat, JsonIsHeld) {
   Served served("Sure! Here it is:");
   const Json answer = served.ask(
