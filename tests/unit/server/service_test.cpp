@@ -227,6 +227,25 @@ TEST(Requests, OtherEndpoints) {
   EXPECT_EQ(served.send(kCompletions, R"({"prompt":"a"})")->status, 503);
 }
 
+// Every field that the document names is taken by its endpoint.
+TEST(Requests, DocumentedFieldsAreKnown) {
+  Served served("x");
+  const Json paths = Json::parse(served.start("GET", "/openapi.json", "")->body).at("paths");
+  for (const auto& [path, asks] : {std::pair{kCompletions, R"("prompt":"a")"},
+                                   {"/v1/chat/completions", R"("messages":[{"role":"user","content":"a"}])"},
+                                   {"/tokenize", R"("prompt":"a")"},
+                                   {"/detokenize", R"("tokens":[5])"}}) {
+    const Json schema =
+        paths.at(path).at("post").at("requestBody").at("content").at("application/json").at("schema");
+    EXPECT_GT(schema.at("properties").size(), 0U);
+    for (const auto& [name, field] : schema.at("properties").as_object()) {
+      if (std::string(asks).find('"' + name + '"') != std::string::npos) continue;
+      const auto reply = served.send(path, fmt::format(R"({{{},"{}":null}})", asks, name));
+      EXPECT_EQ(reply->status, 200) << path << " " << name << " " << reply->body;
+    }
+  }
+}
+
 TEST(Requests, KeysAreAsked) {
   Served served("x", {.api_key = "secret"});
   EXPECT_EQ(served.start("GET", "/v1/models", "")->status, 401);
