@@ -11,6 +11,7 @@
 #include "megatron/base/refuse.h"
 #include "megatron/base/text_file.h"
 #include "megatron/tokenizers/classic_files.h"
+#include "megatron/tokenizers/extra_tokens.h"
 #include "megatron/tokenizers/hf_tokenizer.h"
 #include "megatron/tokenizers/metadata.h"
 #include "megatron/tokenizers/sentencepiece/sp_tokenizer.h"
@@ -96,8 +97,10 @@ void check_options(std::string_view type, const TokenizerOptions& options) {
        {std::pair{"--tokenizer-sentencepiece-legacy", options.sentencepiece_legacy},
         {"--no-tokenizer-sentencepiece-ignore-extra-whitespaces", !options.ignore_extra_whitespaces}})
     if (given && !sentencepiece) refuse(flag, "is of SentencePiece's types alone", "leave it out");
-  if (!options.special_tokens.empty() && !sentencepiece && type != "TikTokenizer")
-    refuse("--tokenizer-special-tokens", "is of TikTokenizer and SentencePiece alone", "leave it out");
+  if (!options.special_tokens.empty() && !sentencepiece && type != "TikTokenizer" &&
+      type != "HuggingFaceTokenizer")
+    refuse("--tokenizer-special-tokens", "is of TikTokenizer, SentencePiece and Hugging Face alone",
+           "leave it out");
   if (!options.special_tokens.empty() && sentencepiece && !options.sentencepiece_legacy)
     refuse("--tokenizer-special-tokens", "is taken in the legacy form alone",
            "add --tokenizer-sentencepiece-legacy");
@@ -292,7 +295,10 @@ Tokenizer make_by_type(std::string_view type, const std::string& path, const Tok
 }  // namespace
 
 Tokenizer make_tokenizer(std::string_view type, const std::string& path, const TokenizerOptions& options) {
-  return refuse_faults(name_of_tokenizer(type, path), [&] { return make_by_type(type, path, options); });
+  return refuse_faults(name_of_tokenizer(type, path), [&] {
+    Tokenizer made = make_by_type(type, path, options);
+    return type == "HuggingFaceTokenizer" ? with_extra_tokens(std::move(made), options.special_tokens) : made;
+  });
 }
 
 bool adds_special_tokens(std::string_view type, const std::string& path, const TokenizerOptions& options) {
@@ -305,9 +311,10 @@ VocabularyFacts read_vocabulary_facts(std::string_view type, const std::string& 
                                       const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&]() -> VocabularyFacts {
     check_options(type, options);
-    if (const auto file = read_settings(type, path, options, false))
+    if (const auto file = read_settings(type, path, options, false);
+        file && (type != "HuggingFaceTokenizer" || options.special_tokens.empty()))
       return {vocabulary_size(file->json), file->specials};
-    const Tokenizer tokenizer = make_by_type(type, path, options);
+    const Tokenizer tokenizer = make_tokenizer(type, path, options);
     return {tokenizer.vocab_size(), tokenizer.special_ids()};
   });
 }

@@ -12,8 +12,10 @@ void tokenizer_options(ConfigBuilder& builder) {
   if (!t.special_tokens.empty() && sentencepiece && !t.tokenizer_sentencepiece_legacy)
     builder.reject("tokenizer.special_tokens", "SentencePiece takes them in its legacy form alone",
                    "add --tokenizer-sentencepiece-legacy");
-  if (!t.special_tokens.empty() && !sentencepiece && t.tokenizer_type != TokenizerKind::tiktoken)
-    builder.reject("tokenizer.special_tokens", "only TikTokenizer and SentencePiece are given special tokens",
+  if (!t.special_tokens.empty() && !sentencepiece && t.tokenizer_type != TokenizerKind::tiktoken &&
+      t.tokenizer_type != TokenizerKind::huggingface)
+    builder.reject("tokenizer.special_tokens",
+                   "only TikTokenizer, SentencePiece and Hugging Face's tokenizers are given special tokens",
                    "leave it out");
   for (const auto& [name, given] :
        {std::pair{"tokenizer.tokenizer_sentencepiece_legacy", t.tokenizer_sentencepiece_legacy},

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron {
+
+// A tokenizer that knows further special tokens, which are found in a text wherever they are written. Those
+// that it has not yet get the ids behind its vocabulary, in their order.
+Tokenizer with_extra_tokens(Tokenizer tokenizer, const std::vector<std::string>& names);
+
+}  // namespace megatron
