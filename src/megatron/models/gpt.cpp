@@ -88,6 +88,7 @@ void GptModel::make_mtp_layers(Embedding* embedding) {
 void GptModel::set_activation_plan(const ActivationPlan& plan) {
   plan_ = plan;
   int64_t index = 0;
+  if (tower_ && config_.recompute_vision) tower_->set_activation_plan(plan);
   for (auto& layer : layers_) layer->set_activation_plan(plan.of_layer(index++));
   for (auto& layer : mtp_) layer->set_activation_plan(plan.of_layer(index++));
 }

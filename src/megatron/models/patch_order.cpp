@@ -45,4 +45,15 @@ PatchOrder patch_order(const std::vector<PatchGrid>& grids, int64_t merge, int64
   return order;
 }
 
+std::vector<int64_t> shuffle_order(int64_t images, int64_t side) {
+  const int64_t cells = side / 2;
+  std::vector<int64_t> order;
+  for (int64_t square = 0; square < images * cells * cells; ++square) {
+    const int64_t row = square / cells, column = square % cells;  // rows of all images
+    for (int64_t part = 0; part < 4; ++part)
+      order.push_back((2 * row + part / 2) * side + 2 * column + part % 2);
+  }
+  return order;
+}
+
 }  // namespace megatron

@@ -18,4 +18,8 @@ struct PatchOrder {
 // `window`: rows and columns of blocks in a window, from the top left of each frame; 0: frames are whole.
 PatchOrder patch_order(const std::vector<PatchGrid>& grids, int64_t merge, int64_t window);
 
+// Patches of square images, `side` along each side, so that the four of a square follow each other: the upper
+// two, then the lower two; square by square in rows.
+std::vector<int64_t> shuffle_order(int64_t images, int64_t side);
+
 }  // namespace megatron

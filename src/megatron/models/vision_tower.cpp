@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/models/patch_order.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
@@ -14,6 +15,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/weight_tensor.h"
+#include "megatron/transformer/mlp.h"
 
 namespace megatron {
 namespace {
@@ -135,7 +137,17 @@ VisionTower::VisionTower(const VisionConfig& config, const ModelParallel& parall
         std::make_unique<Parameter>("vision_model.class_token", ShardSpec::whole({own_.hidden_size}),
                                     Initializer::normal(config.vision_init_method_std));
     make_places(config.image_patches() + 1);
-    make_projector("vision_projection.encoder", own_.hidden_size, config.vision_projector_size);
+    const int64_t width = own_.hidden_size * (config.vision_pixel_shuffle ? 4 : 1);
+    make_projector("vision_projection.encoder", width, config.vision_projector_size);
+    if (config.vision_projector_norm != ProjectorNorm::none) {
+      ModelConfig norm;
+      norm.layernorm_epsilon = config.vision_projector_epsilon;
+      norm.normalization = config.vision_projector_norm == ProjectorNorm::rms_norm
+                               ? Normalization::rms_norm
+                               : Normalization::layer_norm;
+      projector_norm_ =
+          std::make_unique<Norm>("vision_projection.encoder.input_layernorm", width, norm, TensorParallel{});
+    }
   } else if (is_siglip(config)) {
     make_places(config.image_patches());
     ModelConfig zero_centred = own_;
@@ -161,9 +173,10 @@ void VisionTower::make_places(int64_t places) {
 
 void VisionTower::make_projector(const std::string& name, int64_t input, int64_t inner) {
   const double deviation = config_.vision_init_method_std;
-  up_ = std::make_unique<Dense>(name + ".linear_fc1", Shape{inner, input}, deviation, true);
+  const bool biased = !is_clip(config_) || config_.vision_projector_bias;
+  up_ = std::make_unique<Dense>(name + ".linear_fc1", Shape{inner, input}, deviation, biased);
   down_ = std::make_unique<Dense>(name + ".linear_fc2", Shape{config_.vision_output_size, inner}, deviation,
-                                  true);
+                                  biased);
 }
 
 void VisionTower::make_units() {
@@ -180,8 +193,9 @@ void VisionTower::make_units() {
       project_ ? std::make_unique<ParameterUnit>(*project_) : std::make_unique<ParameterUnit>(down_->weight);
   if (!is_clip(config_)) norm_.visit(add(*end_));
   if (pooled_norm_) pooled_norm_->visit(add(*end_));
+  if (projector_norm_) projector_norm_->visit(add(*end_));
   if (up_) up_->visit(add(*end_));
-  if (down_) end_->parameters.push_back(down_->bias.get());
+  if (down_ && down_->bias) end_->parameters.push_back(down_->bias.get());
 }
 
 std::vector<ParameterUnit*> VisionTower::units() {
@@ -197,13 +211,33 @@ bool VisionTower::learns() {
   return any;
 }
 
+void VisionTower::set_activation_plan(const ActivationPlan& plan) {
+  recomputes_layers_ = plan.region_at(0) > 0;
+  for (auto& layer : layers_) layer->set_activation_plan(plan.of_layer(0));
+}
+
 Residual VisionTower::run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows) {
   Residual residual{std::move(x), {}};
   const std::vector<int64_t>& full = config_.vision_full_attention_layers;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool sees_all = config_.vision_window_size == 0 ||
                           std::find(full.begin(), full.end(), static_cast<int64_t>(i)) != full.end();
-    use_unit(ctx, *layer_units_[i], [&] { layers_[i]->forward(ctx, residual, sees_all ? whole : windows); });
+    const SeqInfo& seq = sees_all ? whole : windows;
+    const auto run = [this, i](RankContext& c, Residual& stream, const SeqInfo& seen) {
+      use_unit(c, *layer_units_[i], [&] { layers_[i]->forward(c, stream, seen); });
+    };
+    if (!recomputes_layers_ || !ctx.tape) {
+      run(ctx, residual, seq);
+      continue;
+    }
+    const Tensor stream = residual.sum(ctx);
+    residual = {recompute(ctx, {&stream, 1},
+                          [run, seq](RankContext& c, std::span<const Tensor> inputs) {
+                            Residual inner{inputs[0], {}};
+                            run(c, inner, seq);
+                            return std::vector<Tensor>{inner.sum(c)};
+                          })[0],
+                {}};
   }
   return residual;
 }
@@ -261,7 +295,17 @@ Tensor VisionTower::merge(RankContext& ctx, const Tensor& x) {
 }
 
 Tensor VisionTower::project(RankContext& ctx, const Tensor& x) {
-  return down_->forward(ctx, ops::activation(ctx, Unary::Gelu, up_->forward(ctx, x)));
+  const Unary activation =
+      is_clip(config_) ? activation_kernel(config_.vision_projector_activation) : Unary::Gelu;
+  const Tensor normed = projector_norm_ ? projector_norm_->forward(ctx, x) : x;
+  return down_->forward(ctx, ops::activation(ctx, activation, up_->forward(ctx, normed)));
+}
+
+// The four patches of a square side by side.
+Tensor VisionTower::shuffle(RankContext& ctx, const Tensor& x, int64_t images) {
+  const std::vector<int64_t> order =
+      shuffle_order(images, config_.vision_image_size / config_.vision_patch_size);
+  return ops::view(ctx, rows_of(ctx, x, order), {std::ssize(order) / 4, 4 * x.size(1)});
 }
 
 // One row for each place of every image is added.
@@ -308,6 +352,7 @@ Tensor VisionTower::forward_clip(RankContext& ctx, const Tensor& pixels, int64_t
       if (i % length != 0) kept.push_back(i);
     y = rows_of(ctx, y, kept);
   }
+  if (config_.vision_pixel_shuffle) y = shuffle(ctx, y, images);
   return use_unit(ctx, *end_, [&] { return project(ctx, y); });
 }
 
@@ -333,6 +378,7 @@ void VisionTower::visit(const ParameterVisitor& visitor) {
   if (positions_) visitor(*positions_);
   for (auto& layer : layers_) layer->visit(visitor);
   norm_.visit(visitor);
+  if (projector_norm_) projector_norm_->visit(visitor);
   if (up_) up_->visit(visitor);
   if (down_) down_->visit(visitor);
   if (pooled_norm_) pooled_norm_->visit(visitor);

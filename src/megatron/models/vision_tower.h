@@ -16,6 +16,8 @@ class VisionTower final : public Module {
   void visit(const ParameterVisitor& visitor) override;
   std::vector<ParameterUnit*> units();  // in order of use
   bool learns();                        // whether any of its parameters does
+  // Its layers keep what the first of a stage's does: nothing but their inputs, or all but some modules.
+  void set_activation_plan(const ActivationPlan& plan);
 
  private:
   // A matrix and its bias, whole on every rank.
@@ -33,7 +35,8 @@ class VisionTower final : public Module {
   void make_units();
   Residual run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows);
   Tensor merge(RankContext& ctx, const Tensor& x);
-  Tensor project(RankContext& ctx, const Tensor& x);  // two layers, an activation between
+  Tensor project(RankContext& ctx, const Tensor& x);  // a norm, two layers, an activation between
+  Tensor shuffle(RankContext& ctx, const Tensor& x, int64_t images);
   Tensor pool(RankContext& ctx, const Tensor& x, int64_t images);
   Tensor forward_qwen(RankContext& ctx, const Tensor& pixels, const std::vector<PatchGrid>& grids);
   Tensor forward_siglip(RankContext& ctx, const Tensor& pixels, int64_t images);
@@ -48,11 +51,13 @@ class VisionTower final : public Module {
   std::unique_ptr<Parameter> positions_;    // SigLIP, CLIP: one row for each place
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   Norm norm_;  // before patches are merged; after the last layer; CLIP: before the first
-  std::unique_ptr<Dense> up_, down_;    // Qwen: of merged patches; CLIP: of every one
-  std::unique_ptr<Norm> pooled_norm_;   // Gemma 3
-  std::unique_ptr<Parameter> project_;  // Gemma 3: [tower, model]
+  std::unique_ptr<Dense> up_, down_;      // Qwen: of merged patches; CLIP: of every one
+  std::unique_ptr<Norm> projector_norm_;  // CLIP
+  std::unique_ptr<Norm> pooled_norm_;     // Gemma 3
+  std::unique_ptr<Parameter> project_;    // Gemma 3: [tower, model]
   std::unique_ptr<ParameterUnit> begin_, end_;
   std::vector<std::unique_ptr<ParameterUnit>> layer_units_;
+  bool recomputes_layers_ = false;
 };
 
 }  // namespace megatron

@@ -100,6 +100,9 @@ const std::vector<Overrides>& kinds() {
       {"model.model_type=t5", "model.position_embedding_type=relative"},
       also(rope, {"model.vision_tower=clip", "model.vision_image_size=28", "model.vision_hidden_size=16",
                   "model.vision_num_attention_heads=2"}),
+      also(rope, {"model.vision_tower=clip", "model.vision_image_size=28", "model.vision_hidden_size=16",
+                  "model.vision_num_attention_heads=2", "model.vision_class_token=false",
+                  "model.vision_projector_norm=LayerNorm"}),
       also(rope, {"model.vision_tower=siglip", "model.vision_image_size=28", "model.vision_hidden_size=16",
                   "model.vision_num_attention_heads=2", "model.vision_tokens_per_image=1",
                   "model.image_token_id=45", "model.bidirectional_attention=true",
@@ -153,13 +156,20 @@ const std::set<std::string_view> kElsewhere = {
     "output_logit_dtype",         // fp32 is what this test computes in
     "moe_use_upcycling",          // what is made of a checkpoint
     "moe_upcycling_granularity",
-    "mrope_section",       // where images stand
-    "moe_router_dtype",    // fp32 is what this test computes in
-    "image_processor",     // how files become pixels
-    "model_provider",      // sizes, with LLaVA's tower
-    "vision_tower",        // each is a kind of model here
-    "vision_output_size",  // refused but where it says what the hidden size does
-    "image_token_id",      // where images stand, and videos
+    "mrope_section",     // where images stand
+    "moe_router_dtype",  // fp32 is what this test computes in
+    "image_processor",   // how files become pixels
+    "use_tiling",        // and how many of them
+    "max_num_tiles",
+    "use_thumbnail",
+    "use_area_weighted_aspect_ratio",
+    "use_tile_tags",         // how texts speak of images
+    "force_system_message",  // and with whom
+    "recompute_vision",      // what is kept of a pass
+    "model_provider",        // sizes, with LLaVA's tower
+    "vision_tower",          // each is a kind of model here
+    "vision_output_size",    // refused but where it says what the hidden size does
+    "image_token_id",        // where images stand, and videos
     "video_token_id",
     "vision_image_width",            // refused but where it says what the height does
     "vision_in_channels",            // of pixels, which the batch of this test has three of

@@ -404,6 +404,10 @@ void recompute_defaults(ConfigBuilder& builder) {
 // Rows of conversations hold unequal numbers of answers, and packing decides which rows there are.
 void derive_sft(ConfigBuilder& builder) {
   const DatasetConfig& data = builder.config.dataset;
+  // Answers weigh by their lengths within a micro-batch, and micro-batches are alike.
+  if (data.use_loss_scaling && builder.config.model.has_tower() &&
+      !builder.given("model.calculate_per_token_loss"))
+    return builder.derive("model.calculate_per_token_loss", false, "use_loss_scaling");
   if (!data.sft) return;
   if (!builder.given("model.calculate_per_token_loss"))
     builder.derive("model.calculate_per_token_loss", true, "sft");

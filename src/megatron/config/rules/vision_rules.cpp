@@ -48,6 +48,18 @@ void tower_sizes(ConfigBuilder& builder) {
   if (model.vision_image_width != 0 && model.vision_image_width != model.vision_image_size)
     builder.reject("model.vision_image_width",
                    fmt::format("the tower sees squares of {}", model.vision_image_size), "leave it out");
+  if (model.vision_tower != VisionTowerKind::clip) return;
+  const int64_t side = model.vision_image_size / std::max<int64_t>(1, model.vision_patch_size);
+  if (model.vision_pixel_shuffle && model.vision_class_token)
+    builder.reject("model.vision_pixel_shuffle", "the class token has no neighbours",
+                   "add --disable-vision-class-token");
+  else if (model.vision_pixel_shuffle && side % 2 != 0)
+    builder.reject("model.vision_pixel_shuffle",
+                   fmt::format("{} x {} patches are not in squares of four", side, side),
+                   fmt::format("use an --img-h of {}", (side + 1) * model.vision_patch_size));
+  else if (model.vision_pixel_shuffle && builder.origin("model.vision_tower").source == Source::hf)
+    builder.reject("model.vision_pixel_shuffle", "the projector of --hf reads patches one by one",
+                   "leave it out");
 }
 
 // What a step with images cannot do yet.
@@ -69,6 +81,19 @@ void tower_layouts(ConfigBuilder& builder) {
   if (model.freeze_language_model && model.freeze_vision_model && model.freeze_vision_projection)
     builder.reject("model.freeze_vision_projection", "nothing would be left to learn",
                    "leave one of the three out");
+}
+
+// How images are cut and written in the text.
+void tower_texts(ConfigBuilder& builder) {
+  const ModelConfig& model = builder.config.model;
+  if (!model.has_tower()) return;
+  if (model.use_tile_tags && model.max_num_tiles > 12)
+    builder.reject("model.max_num_tiles", "tags name twelve tiles at most",
+                   "use 12, or leave out --use-tile-tags");
+  if (!model.language_model_type.empty() && model.vision_tower == VisionTowerKind::clip &&
+      builder.origin("model.vision_tower").source == Source::hf)
+    builder.reject("model.language_model_type", "--hf says which decoder and projector there are",
+                   "leave it out");
 }
 
 void tower_data(ConfigBuilder& builder) {
@@ -94,6 +119,7 @@ constexpr Rule kVisionRules[] = {
      "model.vision_output_size model.hidden_size model.image_token_id model.vocab_size "
      "model.vision_tokens_per_image "
      "model.vision_image_size model.vision_image_width model.vision_patch_size "
+     "model.vision_pixel_shuffle model.vision_class_token "
      "model.tensor_model_parallel_size",
      "a vision tower's sizes fit together and are shared out evenly", tower_sizes},
     {"tower_layouts",
@@ -101,6 +127,8 @@ constexpr Rule kVisionRules[] = {
      "model.mtp_num_layers model.cuda_graph_impl model.non_active_ranks_per_dp model.tp_spares "
      "model.freeze_language_model model.freeze_vision_model model.freeze_vision_projection",
      "models with a vision tower train under layouts that its images allow", tower_layouts},
+    {"tower_texts", "model.vision_tower model.use_tile_tags model.max_num_tiles model.language_model_type",
+     "tiles and decoders are such as the flags can name", tower_texts},
     {"tower_data",
      "model.vision_tower dataset.dataloader_type dataset.packing dataset.fim_data "
      "dataset.inter_document_masking",

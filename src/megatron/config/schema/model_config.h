@@ -16,10 +16,6 @@ constexpr auto names(PositionEmbedding) {
 }
 enum class Normalization { layer_norm, rms_norm };
 constexpr auto names(Normalization) { return std::array{"LayerNorm", "RMSNorm"}; }
-enum class Activation { gelu, gelu_tanh, silu, relu, squared_relu, quick_gelu, sigmoid, tanh };
-constexpr auto names(Activation) {
-  return std::array{"gelu", "gelu_tanh", "silu", "relu", "squared_relu", "quick_gelu", "sigmoid", "tanh"};
-}
 enum class SoftmaxType { vanilla, off_by_one, learnable };
 constexpr auto names(SoftmaxType) { return std::array{"vanilla", "off-by-one", "learnable"}; }
 enum class RopeType { rope, yarn };

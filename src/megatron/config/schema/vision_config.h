@@ -7,6 +7,14 @@ namespace megatron {
 enum class VisionTowerKind { none, clip, siglip, qwen2, qwen2_5 };
 constexpr auto names(VisionTowerKind) { return std::array{"none", "clip", "siglip", "qwen2", "qwen2_5"}; }
 
+enum class Activation { gelu, gelu_tanh, silu, relu, squared_relu, quick_gelu, sigmoid, tanh };
+constexpr auto names(Activation) {
+  return std::array{"gelu", "gelu_tanh", "silu", "relu", "squared_relu", "quick_gelu", "sigmoid", "tanh"};
+}
+
+enum class ProjectorNorm { none, layer_norm, rms_norm };
+constexpr auto names(ProjectorNorm) { return std::array{"none", "LayerNorm", "RMSNorm"}; }
+
 enum class ModelProvider { none, gpt, mamba, hybrid, llava_vlm };
 constexpr auto names(ModelProvider) { return std::array{"none", "gpt", "mamba", "hybrid", "llava_vlm"}; }
 
@@ -23,10 +31,11 @@ struct VisionConfig {
   }
   // LLaVA's stands outside of the vocabulary.
   bool is_image_token(int64_t id) const { return id != -1 && (id == image_token_id || id == video_token_id); }
-  // Tokens of an image of so many patches.
+  // Tokens of an image, or of one of its tiles, of so many patches.
   int64_t image_tokens(int64_t patches) const {
     if (vision_tower == VisionTowerKind::siglip) return vision_tokens_per_image;
-    if (vision_tower == VisionTowerKind::clip) return patches + (vision_class_token ? 1 : 0);
+    if (vision_tower == VisionTowerKind::clip)
+      return (patches + (vision_class_token ? 1 : 0)) / (vision_pixel_shuffle ? 4 : 1);
     return patches / (vision_spatial_merge_size * vision_spatial_merge_size);
   }
   // Patches of an image, for towers with a fixed image size.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "megatron/base/refuse.h"
+#include "megatron/datasets/images/tiles.h"
 
 namespace megatron {
 namespace {
@@ -109,6 +110,11 @@ ImageProcessor::ImageProcessor(const VisionConfig& vision, const Json& config, c
       width_ = read.integer(size, "width", side);
     }
     crops_ = read.flag("do_center_crop", !siglip);
+    // Megatron-LM's multimodal scripts squeeze images into the square, where no file says otherwise.
+    if (!vision.language_model_type.empty() && !find(config, "size") && !find(config, "do_center_crop")) {
+      width_ = height_ = side;
+      crops_ = false;
+    }
     const Json* given_crop = find(config, "crop_size");
     const Json& crop = given_crop && given_crop->is_object() ? *given_crop : none;
     crop_height_ = read.integer(crop, "height", side);
@@ -158,6 +164,18 @@ ImagePatches ImageProcessor::operator()(const Image& image) const {
                 "image processor: it makes images of {} x {} pixels, but the tower sees {}", ready.width,
                 ready.height, vision_.vision_image_size);
   return patches_of(ready);
+}
+
+ImagePatches ImageProcessor::tiles(const Image& image, int64_t most) const {
+  if (!vision_.use_tiling || vision_.vision_tower != VisionTowerKind::clip) return (*this)(image);
+  ImagePatches all;
+  for (const Image& tile : tiles_of(image, {.size = vision_.vision_image_size,
+                                           .most = most,
+                                           .thumbnail = vision_.use_thumbnail,
+                                           .weighs_area = vision_.use_area_weighted_aspect_ratio,
+                                           .resample = resample_}))
+    all.add(patches_of(tile));
+  return all;
 }
 
 // A patch in a row: colour by colour, row by row.

@@ -28,6 +28,8 @@ class ImageProcessor {
   static ImageProcessor open(const VisionConfig& vision, const std::string& path);
 
   ImagePatches operator()(const Image& image) const;
+  // With --use-tiling the tiles of an image, at most so many and a thumbnail, each as an image of its own.
+  ImagePatches tiles(const Image& image, int64_t most) const;
   // Width and height before it is cut into patches.
   std::array<int64_t, 2> size_of(int64_t width, int64_t height, const std::string& origin) const;
 

@@ -1,6 +1,7 @@
 #include "megatron/datasets/images/image_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -171,12 +172,29 @@ ImageRows::ImageRows(SampleRows rows, const std::string& path, std::array<double
   description_["rows"] = Json::Array{range_.begin, range_.end};
 }
 
+std::vector<float> answer_weights(std::span<const int64_t> labels) {
+  std::vector<float> weights(labels.size(), 0.0F);
+  for (size_t begin = 0; begin < labels.size(); ++begin) {
+    size_t end = begin;
+    while (end < labels.size() && labels[end] >= 0) ++end;
+    if (end == begin) continue;
+    const auto weight = static_cast<float>(1 / std::sqrt(static_cast<double>(end - begin)));
+    for (; begin < end; ++begin) weights[begin] = weight;
+  }
+  return weights;
+}
+
 namespace {
 
 class ImageSource final : public BatchSource {
  public:
-  ImageSource(std::function<ImageSample(int64_t)> sample, SampleOrder order, int64_t length, int64_t pad)
-      : sample_(std::move(sample)), order_(std::move(order)), length_(length), pad_(pad) {}
+  ImageSource(std::function<ImageSample(int64_t)> sample, SampleOrder order, int64_t length, int64_t pad,
+              bool weighs_answers)
+      : sample_(std::move(sample)),
+        order_(std::move(order)),
+        length_(length),
+        pad_(pad),
+        weighs_answers_(weighs_answers) {}
   int64_t length() const override { return length_; }
   int64_t samples() const override { return order_.samples(); }
 
@@ -189,6 +207,9 @@ class ImageSource final : public BatchSource {
         batch.ids.insert(batch.ids.end(), row.tokens.begin(), row.tokens.end());
         batch.labels.insert(batch.labels.end(), row.labels.begin(), row.labels.end());
         images.add(sample.images);
+        if (!weighs_answers_) continue;
+        const std::vector<float> weights = answer_weights(row.labels);
+        batch.weights.insert(batch.weights.end(), weights.begin(), weights.end());
       }
       if (!images.grids.empty()) put(std::move(images), batch);
     });
@@ -210,13 +231,15 @@ class ImageSource final : public BatchSource {
   std::function<ImageSample(int64_t)> sample_;
   SampleOrder order_;
   int64_t length_, pad_;
+  bool weighs_answers_;
 };
 
 }  // namespace
 
 std::shared_ptr<const BatchSource> image_source(std::function<ImageSample(int64_t)> sample, SampleOrder order,
-                                                int64_t length, int64_t pad) {
-  return std::make_shared<const ImageSource>(std::move(sample), std::move(order), length, pad);
+                                                int64_t length, int64_t pad, bool weighs_answers) {
+  return std::make_shared<const ImageSource>(std::move(sample), std::move(order), length, pad,
+                                             weighs_answers);
 }
 
 }  // namespace megatron

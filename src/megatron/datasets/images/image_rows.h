@@ -52,8 +52,12 @@ class ImageRows {
   Json description_ = Json::object();
 };
 
-// Micro-batches of such samples, each a row padded to `length`.
+// The weight of each label where an answer, a run of labels, of n tokens counts as the root of n: its loss is
+// the mean over its tokens.
+std::vector<float> answer_weights(std::span<const int64_t> labels);
+
+// Micro-batches of such samples, each a row padded to `length`; `weighs_answers`: by answer_weights().
 std::shared_ptr<const BatchSource> image_source(std::function<ImageSample(int64_t)> sample, SampleOrder order,
-                                                int64_t length, int64_t pad);
+                                                int64_t length, int64_t pad, bool weighs_answers = false);
 
 }  // namespace megatron

@@ -168,7 +168,7 @@ double projector_work(const VisionConfig& config) {
   if (config.vision_tower == VisionTowerKind::siglip) return width * out;
   const double merged =
       config.is_qwen() ? width * number(config.vision_spatial_merge_size * config.vision_spatial_merge_size)
-                       : width;
+                       : width * (config.vision_pixel_shuffle ? 4 : 1);
   const double inner = config.is_qwen() ? merged : number(config.vision_projector_size);
   return inner * (merged + out);
 }

@@ -72,7 +72,8 @@ RunData image_data(const Config& config, const Log& log) {
   };
   const auto to_source = [&](Split split, std::shared_ptr<const BlendedDataset<ImageRows>> rows) {
     SampleOrder order = sample_order(config, split, rows->size());
-    return image_source([rows](int64_t i) { return rows->sample(i); }, std::move(order), length, pad);
+    return image_source([rows](int64_t i) { return rows->sample(i); }, std::move(order), length, pad,
+                        data.use_loss_scaling);
   };
   return run_data_of<ImageRows>(config, source, make, to_source);
 }

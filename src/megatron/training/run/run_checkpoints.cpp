@@ -340,7 +340,8 @@ RunCheckpoints::Taken RunCheckpoints::take(const TensorSource& source, bool weig
   const bool optimizer = restarted_ || checkpoint.load_optim || config_.model.moe_use_upcycling;
   const LoadOptions options{.optimizer = !weights_only && has_state && optimizer,
                             .masters = checkpoint.load_main_params_from_ckpt,
-                            .strictness = checkpoint.dist_ckpt_strictness};
+                            .strictness = checkpoint.dist_ckpt_strictness,
+                            .allow_missing_vision_projection = checkpoint.allow_missing_vision_projection};
   if (options.optimizer) check_schedule(source);
   try {
     taken.report = load_run(ctx_, source, trainer_, options);
@@ -370,7 +371,9 @@ void RunCheckpoints::tell_report(const Taken& taken) {
   for (const std::string& note : taken.notes) tell(note);
   const Strictness strictness = config_.checkpoint.dist_ckpt_strictness;
   const bool raises = strictness == Strictness::raise_unexpected || strictness == Strictness::raise_all;
-  if (!raises && strictness != Strictness::log_unexpected && strictness != Strictness::log_all) return;
+  if (!raises && strictness != Strictness::log_unexpected && strictness != Strictness::log_all &&
+      !config_.checkpoint.allow_missing_vision_projection)
+    return;
   const std::vector<std::string> unexpected = gathered_names(world_, taken.report.unexpected, true),
                                  missing = gathered_names(world_, taken.report.missing, false);
   if (raises && !unexpected.empty())

@@ -24,7 +24,8 @@ struct LoadOptions {
   bool optimizer = true;  // its state, and that of delayed scaling
   bool masters = false;   // without that, the fp32 copies of the weights
   Strictness strictness = Strictness::assume_ok_unexpected;
-  int64_t packed_at_once = int64_t{2} << 20;  // elements of packed states that are fp32 on the device
+  bool allow_missing_vision_projection = false;  // the layers behind a vision tower keep their values
+  int64_t packed_at_once = int64_t{2} << 20;     // elements of packed states that are fp32 on the device
 };
 
 // Tensors that only one side has, where the strictness asks for a list of them, as one rank sees it.

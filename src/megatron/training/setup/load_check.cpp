@@ -33,6 +33,10 @@ bool LoadCheck::tolerates_missing() const {
 
 bool LoadCheck::reports_missing() const { return options_.strictness == Strictness::log_all; }
 
+bool LoadCheck::may_lack(std::string_view parameter) const {
+  return options_.allow_missing_vision_projection && parameter.starts_with("vision_projection.");
+}
+
 bool LoadCheck::reports_unexpected() const {
   return options_.strictness == Strictness::log_unexpected || options_.strictness == Strictness::log_all ||
          options_.strictness == Strictness::raise_unexpected || options_.strictness == Strictness::raise_all;
@@ -76,6 +80,8 @@ LoadReport LoadCheck::fit(std::vector<ShardedTensor>& tensors) const {
     if (!stored && !parameter.empty() && source_.find(parameter)) {
       ++without_state;
       problems.add("{}: it is missing", target.name);
+    } else if (!stored && may_lack(parameter.empty() ? target.name : parameter)) {
+      report.missing.push_back(target.name);
     } else if (!stored && tolerates_missing()) {
       if (reports_missing()) report.missing.push_back(target.name);
     } else if (!stored) {

@@ -17,6 +17,7 @@ class LoadCheck {
   bool reports_missing() const;
   bool reports_unexpected() const;
   bool tolerates_missing() const;
+  bool may_lack(std::string_view parameter) const;
   bool fits(ShardedTensor& target, const StoredTensor& stored) const;
   std::vector<std::string> unexpected(const std::vector<ShardedTensor>& tensors) const;
 
