@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "megatron/base/error.h"
 #include "megatron/base/text_file.h"
@@ -121,7 +122,13 @@ TpOverlapFile TpOverlapFile::parse(const std::string& text, const std::string& o
   return file;
 }
 
-TpOverlapFile TpOverlapFile::read(const std::string& path) { return parse(read_text_file(path), path); }
+// The file tunes speed alone, so that a launch script goes on where its file was not brought along.
+TpOverlapFile TpOverlapFile::read(const std::string& path) {
+  if (std::filesystem::exists(path)) return parse(read_text_file(path), path);
+  TpOverlapFile file;
+  file.notes.push_back(path + ": there is no such file; linears overlap as without --tp-comm-overlap-cfg");
+  return file;
+}
 
 std::string TpOverlapFile::text() const {
   std::string text;
