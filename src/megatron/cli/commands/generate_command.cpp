@@ -30,6 +30,7 @@ constexpr CommandFlag kFlags[] = {
     {"--prompt-file", 1, "one prompt a line: text, a JSON string, {\"text\": ...} or tokens"},
     {"--prompt-file-num-truncate", 1, "lines of the file that are read (all)"},
     {"--sample-input-file", 1, "the same as --prompt-file"},
+    {"--num-samples", 1, "that many texts from their beginning, drawn apart; 0: prompts are given"},
     {"--images", -1, "PNG or JPEG files, at <image> in the text or before it; or FILE.safetensors[:PREFIX]"},
     {"--max-new-tokens", 1, "at most (64)"},
     {"--num-tokens-to-generate", 1, "the same"},
@@ -132,6 +133,18 @@ ImagePatches encode_with_pictures(std::vector<Prompt>& prompts, const std::optio
                     "where one belongs",
                     next, pictures.size()));
   return all;
+}
+
+// The token that a text without a prompt follows: in training it parts documents.
+int64_t first_of_a_document(const ModelArguments& arguments, const std::optional<Tokenizer>& tokenizer) {
+  const TokenId end = tokenizer ? tokenizer->special_ids().eod : -1;
+  if (end >= 0) return end;
+  const std::vector<int64_t> ends = arguments.source.end_tokens();
+  if (!ends.empty()) return ends.front();
+  throw ConfigError(
+      "generate --num-samples: no token is known to end a document; name the tokenizer by --tokenizer-type, "
+      "or "
+      "begin with --prompt-ids");
 }
 
 // Texts become tokens, with what the tokenizer's own settings put around them, such as BOS.
@@ -291,6 +304,7 @@ class PromptBatch {
                               .speculative_tokens = arguments_.config.inference.num_speculative_tokens,
                               .cuda_graphs = !line_.has("--no-cuda-graphs"),
                               .start_token = arguments_.source.start_token()};
+      options.sampling.seed += prompts_[i].sample;
       Images images;
       if (pictures) {
         images = pictures->next(ctx, prompts_[i].ids, arguments_.dtype());
@@ -326,6 +340,7 @@ class PromptBatch {
   void submit(Engine& engine, size_t index) {
     Request request = request_;
     request.prompt = prompts_[index].ids;
+    request.sampling.seed += prompts_[index].sample;
     answers_[index].logprobs = request.top_logprobs >= 0;
     answers_[index].prompt_logprobs = request.prompt_logprobs >= 0;
     engine.submit(std::move(request), [this, index](const RequestUpdate& update) {
@@ -372,7 +387,7 @@ std::string generate_help() {
       "usage: megatron generate (--hf DIR | --ckpt DIR) (--prompt TEXT | --prompt-ids 1,2,3 | --prompts "
       "TEXT... "
       "|\n"
-      "                         --prompt-file FILE) [options]\n"
+      "                         --prompt-file FILE | --num-samples N) [options]\n"
       "\n"
       "Lets a model go on from prompts, under any layout (--ranks 2 --tensor-model-parallel-size 2 ...), "
       "and\n"
@@ -399,6 +414,12 @@ int run_generate(Invocation& invocation) {
   std::optional<Tokenizer> tokenizer;
   if (std::ranges::any_of(prompts, [](const Prompt& prompt) { return !prompt.text.empty(); }))
     tokenizer = tokenizer_of(arguments);
+  if (whole(line, "--num-samples", 0) > 0) {
+    if (arguments.config.tokenizer.tokenizer_type != TokenizerKind::none ||
+        !arguments.source.tokenizer_folder().empty())
+      tokenizer = tokenizer_of(arguments);
+    for (Prompt& prompt : prompts) prompt.ids = {first_of_a_document(arguments, tokenizer)};
+  }
   const std::vector<Image> files = picture_files(line, arguments);
   ImagePatches pictures;
   if (!files.empty()) pictures = encode_with_pictures(prompts, tokenizer, files, arguments);

@@ -67,16 +67,30 @@ Prompt prompt_of_ids(const std::string& list) {
   return prompt;
 }
 
+std::vector<Prompt> empty_prompts(int64_t count) {
+  if (count > 1 << 24)
+    throw UsageError(
+        fmt::format("generate: --num-samples is too large (got {}, at most {})", count, 1 << 24));
+  std::vector<Prompt> prompts(static_cast<size_t>(count));
+  for (size_t i = 0; i < prompts.size(); ++i) prompts[i].sample = i;
+  return prompts;
+}
+
 }  // namespace
 
 std::vector<Prompt> given_prompts(const CommandLine& line) {
   int given = 0;
   for (const char* flag : {"--prompt", "--prompt-ids", "--prompts", "--prompt-file", "--sample-input-file"})
     given += line.has(flag);
+  const int64_t samples =
+      line.has("--num-samples") ? parse_int("generate", "--num-samples", line.get("--num-samples")) : 0;
+  if (samples > 0 && given == 0) return empty_prompts(samples);
+  if (samples > 0)
+    throw UsageError("generate: --num-samples is of texts without a prompt; leave it or the prompts out");
   if (given != 1)
     throw UsageError(
-        "generate: say what to go on from, by --prompt TEXT or --prompt-ids 1,2,3 (or --prompts TEXT... or "
-        "--prompt-file FILE)");
+        "generate: say what to go on from, by --prompt TEXT or --prompt-ids 1,2,3 (or --prompts TEXT..., "
+        "--prompt-file FILE, or --num-samples N for texts from their beginning)");
   if (line.has("--prompt-ids")) return {prompt_of_ids(line.get("--prompt-ids"))};
   if (line.has("--prompt-file") || line.has("--sample-input-file")) {
     const int64_t most = parse_int(
