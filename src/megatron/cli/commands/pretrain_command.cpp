@@ -1,5 +1,6 @@
 #include "megatron/cli/commands.h"
 
+#include "megatron/cli/commands/layout_conversion.h"
 #include "megatron/config/help.h"
 #include "megatron/training/run/run.h"
 
@@ -19,6 +20,8 @@ std::string help(std::string_view command, std::string_view what) {
       "       or srun started; --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest\n"
       "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
+      "       --ckpt-convert-format torch_dist|safetensors --ckpt-convert-save DIR: writes\n"
+      "       the checkpoint of --load in that layout and ends\n"
       "GPUs:  the first step autotunes GEMM kernels and caches the choice\n"
       "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"
       "       --deterministic-mode: the library's first proposals\n"
@@ -32,6 +35,7 @@ std::string help(std::string_view command, std::string_view what) {
 }
 
 int train(Invocation& invocation, bool needs_weights) {
+  if (const std::optional<int> code = convert_layout(invocation)) return *code;
   RunSpec spec = run_spec(invocation.args);
   spec.needs_weights = needs_weights;
   spec.log = invocation.log;

@@ -1,0 +1,122 @@
+// Options of Megatron-LM's scripts that a command takes by itself, rather than as settings.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "megatron/base/json.h"
+#include "support/golden.h"
+#include "support/temp_dir.h"
+#include "unit/cli/run_command.h"
+
+namespace megatron {
+namespace {
+
+using testing::golden_path;
+using testing::TempDir;
+
+std::vector<std::string> operator+(std::vector<std::string> args, std::vector<std::string> more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+// Texts from their beginning are drawn apart, and again the same by the same seed.
+TEST(UpstreamCommands, SamplesWithoutAPrompt) {
+  const std::vector<std::string> common = {
+      "-q",     "generate",         "--hf", golden_path("hf_models", "llama/model"), "--ignore-eos",
+      "--json", "--max-new-tokens", "12"};
+  const std::vector<std::string> draws = {"--num-samples", "4", "--temperature", "1.0", "--top-p", "0.9"};
+  const Outcome four = run_command(common + draws), again = run_command(common + draws);
+  ASSERT_EQ(four.code, 0) << four.err;
+  EXPECT_EQ(four.out, again.out);
+  std::istringstream lines(four.out);
+  std::set<std::string> texts;
+  for (std::string line; std::getline(lines, line);)
+    texts.insert(Json::parse(line, "answer").find("ids")->dump());
+  EXPECT_EQ(texts.size(), 4u);
+  // The first draw is that of a prompt which is the end of a document alone.
+  const Outcome one = run_command(
+      common + std::vector<std::string>{"--prompt-ids", "2", "--temperature", "1.0", "--top-p", "0.9"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, four.out.substr(0, one.out.size()));
+  // --num-samples 0 stands in scripts that give prompts.
+  const std::vector<std::string> prompt = {"--prompt-ids", "5,6"};
+  const Outcome none = run_command(common + prompt + std::vector<std::string>{"--num-samples", "0"});
+  EXPECT_EQ(none.out, run_command(common + prompt).out);
+  const Outcome both = run_command(common + prompt + std::vector<std::string>{"--num-samples", "3"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_NE(both.err.find("without a prompt"), std::string::npos) << both.err;
+}
+
+// --ckpt-convert-format writes what --load names in another layout, and back; no step is taken.
+TEST(UpstreamCommands, CheckpointsInAnotherLayout) {
+  TempDir folder;
+  const std::string metrics = folder / "m.jsonl";
+  const std::vector<std::string> run = {"-q",
+                                        "pretrain",
+                                        "--device",
+                                        "cpu",
+                                        "--num-layers",
+                                        "2",
+                                        "--hidden-size",
+                                        "32",
+                                        "--num-attention-heads",
+                                        "4",
+                                        "--seq-length",
+                                        "16",
+                                        "--max-position-embeddings",
+                                        "16",
+                                        "--micro-batch-size",
+                                        "1",
+                                        "--global-batch-size",
+                                        "2",
+                                        "--lr",
+                                        "1e-3",
+                                        "--mock-data",
+                                        "--tokenizer-type",
+                                        "NullTokenizer",
+                                        "--vocab-size",
+                                        "63",
+                                        "--metrics",
+                                        metrics};
+  const auto at = [&](const std::string& steps, const std::string& load) {
+    return run + std::vector<std::string>{"--train-iters", steps, "--lr-decay-style", "constant"} +
+           (load.empty() ? std::vector<std::string>{} : std::vector<std::string>{"--load", load});
+  };
+  const auto convert = [&](const std::string& load, const std::string& format, const std::string& out) {
+    return run_command(at("4", load) + std::vector<std::string>{"--ckpt-convert-format", format,
+                                                                "--ckpt_convert_save=" + out});
+  };
+  Outcome outcome = run_command(at("2", "") + std::vector<std::string>{"--save", folder / "ours"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  outcome = convert(folder / "ours", "torch_dist", folder / "theirs");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(folder / "theirs/torch_dist/latest_checkpointed_iteration.txt"));
+  outcome = convert(folder / "theirs/torch_dist", "safetensors", folder / "back");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  // The run goes on from each of the three alike.
+  std::set<std::string> lasts;
+  for (const char* from : {"ours", "theirs/torch_dist", "back/safetensors"}) {
+    outcome = run_command(at("4", folder / from));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::istringstream lines(testing::read_text(metrics));
+    std::string last;
+    for (std::string line; std::getline(lines, line);) last = line;
+    const Json row = Json::parse(last, "metrics");
+    EXPECT_EQ(row.find("iteration")->as_int(), 4);
+    lasts.insert(row.find("lm_loss")->dump() + row.find("grad_norm")->dump());
+  }
+  EXPECT_EQ(lasts.size(), 1u);
+  for (const auto& [wrong, text] : std::vector<std::pair<Outcome, const char*>>{
+           {convert(folder / "ours", "torch", folder / "x"), "use torch_dist"},
+           {convert(folder / "ours", "safetensors", folder / "x"), "already"},
+           {convert(folder / "none", "torch_dist", folder / "x"), "there is no checkpoint"},
+           {run_command(at("4", folder / "ours") + std::vector<std::string>{"--ckpt-convert-save", "x"}),
+            "belong together"}}) {
+    EXPECT_EQ(wrong.code, 1);
+    EXPECT_NE(wrong.err.find(text), std::string::npos) << wrong.err;
+  }
+}
+
+}  // namespace
+}  // namespace megatron
