@@ -156,6 +156,7 @@ TEST(Catalog, ShorthandsAndPresetsSetSettings) {
     for (const std::string& word : words_of(row.settings)) {
       const Catalog::Entry* entry = Catalog::all().find(word.substr(0, word.find('=')));
       ASSERT_NE(entry, nullptr) << word;
+      if (word.ends_with("={}")) continue;  // what the flag is given
       Config config;
       EXPECT_EQ(store_value(*entry->setting, entry->section->object(config),
                             parse_override_value(word.substr(word.find('=') + 1)).value,

@@ -63,12 +63,19 @@ std::string section(const std::string& title, const char* lead, const FlagsByRea
 // Whether a flag belongs to another command than those that train.
 bool of_command(const CompatRow& row) { return row.text.starts_with("an option of megatron "); }
 
+// Whether a setting, several of them or the commands that train take the flag.
+bool acts(const std::string& flag) {
+  const CompatFlag found = find_compat_flag(flag);
+  return Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row ||
+         found.row->text.starts_with("an option of megatron pretrain ");
+}
+
 std::string flag_page() {
   FlagsByReason by_verdict[3], of_commands;
   std::vector<std::string> acting;
   for (const std::string& flag : upstream_flags()) {
     const CompatFlag found = find_compat_flag(flag);
-    if (Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row)
+    if (acts(flag))
       acting.push_back(flag);
     else if (of_command(*found.row))
       of_commands[std::string(found.row->text)].push_back(flag);
@@ -98,7 +105,7 @@ std::string flag_summary() {
   size_t acting = 0, elsewhere = 0, counts[3] = {};
   for (const std::string& flag : upstream_flags()) {
     const CompatFlag found = find_compat_flag(flag);
-    if (Catalog::all().find_flag(flag) || find_shorthand(flag) || !found.row) {
+    if (acts(flag)) {
       ++acting;
     } else if (of_command(*found.row)) {
       ++elsewhere;

@@ -99,7 +99,7 @@ class Parser {
   std::string* source_flag(std::string_view name) {
     if (name == "--hf" || canonical_flag(name) == "--model-name-or-path") return &line_.hf_dir;
     if (name == "--recipe") return &line_.recipe_name;
-    if (name == "--config") return &line_.config_path;
+    if (name == "--config" || canonical_flag(name) == "--yaml-cfg") return &line_.config_path;
     return nullptr;
   }
 
@@ -111,7 +111,7 @@ class Parser {
 
   // How many words follow the flag of a setting; nothing where there is no such flag.
   std::optional<int> setting_values(const FlagUse& use) const {
-    if (find_shorthand(use.name)) return 0;
+    if (const Shorthand* shorthand = find_shorthand(use.name)) return shorthand->values();
     if (const Catalog::Flag* flag = Catalog::all().find_flag(use.name)) {
       if (flag->entry->setting->is_boolean()) return use.attached && flag->on ? 1 : 0;
       return flag->entry->setting->is_list() ? any_number : 1;

@@ -13,6 +13,7 @@
 #include "megatron/config/sources/shorthand.h"
 #include "megatron/config/sources/value_parser.h"
 #include "megatron/config/sources/yaml.h"
+#include "megatron/config/sources/yaml_arguments.h"
 
 namespace megatron {
 namespace {
@@ -50,7 +51,7 @@ class Merger {
     for (const std::string& text : sources_.overrides) override_text(text);
     for (const FlagUse& use : sources_.flags)
       if (const Shorthand* shorthand = find_shorthand(use.name); shorthand && shorthand->yields)
-        expand(*shorthand, {Source::flag, use.text()});
+        expand(*shorthand, use);
     checkpoint();
     for (const Catalog::Entry& entry : catalog_.entries()) interpolate_setting(entry);
     preset();
@@ -98,8 +99,13 @@ class Merger {
       merged_.problems.push_back({text.substr(0, colon), "", "", text.substr(colon + 2), ""});
       return;
     }
+    const bool arguments = names_arguments(entries);
     for (const YamlEntry& entry : entries) {
       const Origin origin = {source, fmt::format("{}:{}", file.name, entry.line)};
+      if (arguments) {
+        argument(entry, origin);
+        continue;
+      }
       if (entry.name.ends_with("._target_") || entry.name.ends_with("._partial_") ||
           entry.name.ends_with("._call_")) {
         note(fmt::format("{} ({}): a section has one kind here", entry.name, origin.where));
@@ -114,15 +120,35 @@ class Merger {
     }
   }
 
-  void expand(const Shorthand& shorthand, const Origin& origin) {
+  // A line of a file that names Megatron-LM's flags.
+  void argument(const YamlEntry& entry, const Origin& origin) {
+    YamlArgument found;
+    try {
+      found = yaml_argument(entry);
+    } catch (const ConfigError& error) {
+      return problem(entry.name, show_value(entry.value), origin, error.what(), "");
+    }
+    if (found.left_out) return;
+    for (auto& [name, value] : found.settings) assign(name, std::move(value), origin);
+    if (found.row) return use_compat(*found.row, entry.name, entry.value, origin);
+    if (!found.settings.empty()) return;
+    const std::string key = entry.name.substr(entry.name.find('.') + 1);
+    problem(entry.name, "", origin, "there is no such setting",
+            did_you_mean(nearest("model." + key, catalog_.names())));
+  }
+
+  void expand(const Shorthand& shorthand, const FlagUse& use) {
+    const Origin origin = {Source::flag, use.text()};
     std::string_view rest = shorthand.settings;
     while (!rest.empty()) {
       const size_t blank = std::min(rest.find(' '), rest.size());
       const std::string_view one = rest.substr(0, blank);
       const size_t equals = one.find('=');
       const std::string name(one.substr(0, equals));
+      const std::string_view value = one.substr(equals + 1);
       if (!shorthand.yields || !merged_.values[catalog_.find(name)->index])
-        assign(name, parse_override_value(one.substr(equals + 1)).value, origin);
+        assign(name, value == "{}" ? parse_scalar(use.values.front()) : parse_override_value(value).value,
+               origin);
       rest.remove_prefix(std::min(blank + 1, rest.size()));
     }
   }
@@ -130,7 +156,7 @@ class Merger {
   void flag(const FlagUse& use) {
     const Origin origin = {Source::flag, use.text()};
     if (const Shorthand* shorthand = find_shorthand(use.name)) {
-      if (!shorthand->yields) expand(*shorthand, origin);
+      if (!shorthand->yields) expand(*shorthand, use);
     } else if (const Catalog::Flag* found = catalog_.find_flag(use.name)) {
       const Setting& setting = *found->entry->setting;
       if (setting.is_boolean() && use.values.empty()) return set(*found->entry, Json(found->on), origin);

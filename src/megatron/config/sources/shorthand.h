@@ -8,9 +8,11 @@ namespace megatron {
 // A flag that stands for several settings, or for one under a fixed value.
 struct Shorthand {
   std::string_view flag;
-  std::string_view settings;  // overrides, separated by blanks: "a.b=c d.e=f"
+  std::string_view settings;  // overrides, separated by blanks: "a.b=c d.e=f"; {} is the flag's value
   std::string_view help;
   bool yields = false;  // to whatever else gives one of these settings, in any order
+
+  int values() const { return settings.find("{}") == std::string_view::npos ? 0 : 1; }
 };
 
 std::span<const Shorthand> shorthands();
