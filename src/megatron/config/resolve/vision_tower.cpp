@@ -84,6 +84,7 @@ void derive_language_model(ConfigBuilder& builder) {
   if (model.decoder_seq_length == 0) return;
   // --seq-length of those scripts counts an image's tokens, --decoder-seq-length all that the decoder reads.
   builder.derive("model.seq_length", model.decoder_seq_length, "decoder_seq_length, language_model_type");
+  builder.derive("dataset.seq_length", model.decoder_seq_length, "model.seq_length");
   if (model.max_position_embeddings > 0 && model.max_position_embeddings < model.decoder_seq_length)
     builder.derive("model.max_position_embeddings", model.decoder_seq_length, "decoder_seq_length");
 }

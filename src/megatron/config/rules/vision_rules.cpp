@@ -55,8 +55,7 @@ void tower_sizes(ConfigBuilder& builder) {
                    "add --disable-vision-class-token");
   else if (model.vision_pixel_shuffle && side % 2 != 0)
     builder.reject("model.vision_pixel_shuffle",
-                   fmt::format("{} x {} patches are not in squares of four", side, side),
-                   fmt::format("use an --img-h of {}", (side + 1) * model.vision_patch_size));
+                   fmt::format("{} x {} patches are not in squares of four", side, side), "leave it out");
   else if (model.vision_pixel_shuffle && builder.origin("model.vision_tower").source == Source::hf)
     builder.reject("model.vision_pixel_shuffle", "the projector of --hf reads patches one by one",
                    "leave it out");
