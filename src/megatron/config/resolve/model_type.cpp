@@ -36,9 +36,9 @@ void derive_tower_layers(ConfigBuilder& builder) {
   if (tower > 0 && model.vision_num_layers == 0) builder.derive("model.vision_num_layers", tower, why);
   if (tower > 0 && model.num_layers == 0) builder.derive("model.num_layers", tower, why);
   if (decoder > 0) builder.derive("model.num_layers", decoder, "decoder_num_layers");
-  for (const char* name :
-       {"model.encoder_num_layers", "model.decoder_num_layers", "model.decoder_seq_length"})
+  for (const char* name : {"model.encoder_num_layers", "model.decoder_num_layers"})
     builder.derive(name, 0, "a vision tower");
+  if (model.language_model_type.empty()) builder.derive("model.decoder_seq_length", 0, "a vision tower");
 }
 
 // Whether tokenizers of a kind have no [CLS], [SEP], [MASK] and [PAD].
