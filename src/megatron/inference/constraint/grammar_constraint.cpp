@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "megatron/inference/constraint/grammar_path.h"
@@ -41,12 +42,17 @@ class TokenSet {
   Mask many_;
 };
 
+// Tokens that go on behind the byte that leaves a rule.
+struct LeavingTokens {
+  std::vector<uint32_t> large;  // nodes of the vocabulary whose subtree goes on behind it
+  TokenTrie rest;               // of small subtrees, joined: what follows the byte
+};
+
 // What tokens do from one node on, whatever calls wait below it: those that end within the rule, or with the
 // byte that leaves it, are known; the others are known up to that byte.
 struct NodeTokens {
   TokenSet ending;
-  std::vector<uint32_t> large;  // nodes of the vocabulary whose subtree goes on behind it
-  TokenTrie rest;               // of small subtrees, joined: what follows the byte
+  std::optional<LeavingTokens> leaving;  // none where nothing was to follow
 };
 
 // The automaton of one walk through the vocabulary: sets of paths become states when they are first met.
@@ -91,7 +97,10 @@ class LocalStates {
   std::unordered_multimap<uint64_t, int> found_;
 };
 
-NodeTokens tokens_of(const Grammar& grammar, const ConstraintVocabulary& vocabulary, int node) {
+// `is_called`: the node's rule returns to a caller, who reads on. Behind the outermost rule a text ends, and
+// gathering what would follow takes much longer than the walk itself.
+NodeTokens tokens_of(const Grammar& grammar, const ConstraintVocabulary& vocabulary, int node,
+                     bool is_called) {
   constexpr uint32_t kSmall = 64;  // nodes of a subtree that is copied
   const size_t words = static_cast<size_t>(vocabulary.size + 31) / 32;
   Mask ending(words);
@@ -109,7 +118,7 @@ NodeTokens tokens_of(const Grammar& grammar, const ConstraintVocabulary& vocabul
       continue;
     }
     set_tokens(ending, trie.tokens(i));
-    if (states.leaves(state)) {
+    if (is_called && states.leaves(state)) {
       if (step.end - i > kSmall) {
         large.push_back(static_cast<uint32_t>(i));
       } else if (step.end > i + 1) {
@@ -125,9 +134,10 @@ NodeTokens tokens_of(const Grammar& grammar, const ConstraintVocabulary& vocabul
       i = step.end;
     }
   }
+  if (!is_called) return {TokenSet(ending), {}};
   std::vector<TokenTrie::Entry> entries;
   for (const auto& [suffix, token] : texts) entries.push_back({suffix, token});
-  return {TokenSet(ending), std::move(large), TokenTrie(std::move(entries))};
+  return {TokenSet(ending), LeavingTokens{std::move(large), TokenTrie(std::move(entries))}};
 }
 
 class GrammarConstraint : public Constraint, public std::enable_shared_from_this<GrammarConstraint> {
@@ -169,12 +179,13 @@ class GrammarConstraint : public Constraint, public std::enable_shared_from_this
         walk(vocabulary_->trie, 0, vocabulary_->trie.nodes().size(), 0, {path}, mask);
         continue;
       }
-      const std::shared_ptr<const NodeTokens> own = node_tokens(path.node);
+      const std::shared_ptr<const NodeTokens> own = node_tokens(path.node, path.stack != nullptr);
       own->ending.add_to(mask);
       if (!path.stack) continue;
       const GrammarPaths outside = paths_at(grammar_, path.stack->target, path.stack->below);
-      walk(own->rest, 0, own->rest.nodes().size(), 0, outside, mask);
-      for (uint32_t node : own->large) {
+      const LeavingTokens& leaving = *own->leaving;
+      walk(leaving.rest, 0, leaving.rest.nodes().size(), 0, outside, mask);
+      for (uint32_t node : leaving.large) {
         const TokenTrie::Node& from = vocabulary_->trie.nodes()[node];
         walk(vocabulary_->trie, node + 1, from.end, from.depth, outside, mask);
       }
@@ -182,15 +193,13 @@ class GrammarConstraint : public Constraint, public std::enable_shared_from_this
     return mask;
   }
 
-  std::shared_ptr<const NodeTokens> node_tokens(int node) const {
-    auto found = nodes_.find(node);
-    if (found == nodes_.end()) {
-      if (nodes_.size() >= kMaxNodeTokens) nodes_.clear();
-      found =
-          nodes_.emplace(node, std::make_shared<const NodeTokens>(tokens_of(grammar_, *vocabulary_, node)))
-              .first;
-    }
-    return found->second;
+  // A rule may be the outermost one and be called as well.
+  std::shared_ptr<const NodeTokens> node_tokens(int node, bool is_called) const {
+    if (nodes_.size() >= kMaxNodeTokens) nodes_.clear();
+    std::shared_ptr<const NodeTokens>& own = nodes_[node];
+    if (!own || (is_called && !own->leaving))
+      own = std::make_shared<const NodeTokens>(tokens_of(grammar_, *vocabulary_, node, is_called));
+    return own;
   }
 
   // Adds the tokens of trie nodes [begin, end), whose first bytes have the depth base + 1, that `first`
