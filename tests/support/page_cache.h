@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,8 +15,9 @@ namespace megatron::testing {
 // How many pages of a file the system keeps in memory.
 inline size_t cached_pages(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
   struct stat facts {};
-  if (fd < 0 || ::fstat(fd, &facts) != 0 || facts.st_size == 0) return 0;
+  if (::fstat(fd, &facts) != 0 || facts.st_size == 0) return ::close(fd), 0;
   const auto bytes = static_cast<size_t>(facts.st_size), page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> resident((bytes + page - 1) / page);
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -24,6 +27,17 @@ inline size_t cached_pages(const std::string& path) {
   if (mapped != MAP_FAILED) ::munmap(mapped, bytes);
   ::close(fd);
   return count;
+}
+
+// The same as cachestat tells it, from Linux 6.5 on and of most file systems; 0 where it does not.
+inline size_t pages_told(const std::string& path) {
+  constexpr long kCachestat = 451;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  uint64_t range[2] = {}, found[5] = {};
+  const bool told = ::syscall(kCachestat, fd, range, found, 0) == 0;
+  ::close(fd);
+  return told ? found[0] : 0;
 }
 
 // Brings a file to the disk and lets the system forget it.
@@ -46,6 +60,18 @@ inline bool can_be_direct(const std::string& folder) {
   const bool direct = written && cached_pages(path) == 0;
   ::unlink(path.c_str());
   return direct;
+}
+
+// Whether files of a folder stay in the page cache once they were written.
+inline bool keeps_pages(const std::string& folder) {
+  const std::string path = folder + "/cache-probe";
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return false;
+  const bool written = ::write(fd, "1", 1) == 1;
+  ::close(fd);
+  const bool kept = written && cached_pages(path) == 1;
+  ::unlink(path.c_str());
+  return kept;
 }
 
 }  // namespace megatron::testing

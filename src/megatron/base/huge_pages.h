@@ -22,7 +22,7 @@ struct HugePagesDeleter {
   void operator()(std::byte* data) const { unmap_huge_pages(data, bytes); }
 };
 using HugePages = std::unique_ptr<std::byte, HugePagesDeleter>;
-// `present`: the pages are made now, by this thread, not when they are first used.
+// `present`: huge pages are made now, by this thread, not when they are first used.
 HugePages make_huge_pages(size_t bytes, bool present = false);
 
 }  // namespace megatron

@@ -1,5 +1,9 @@
 #include "megatron/checkpoint/background_removal.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <filesystem>
 #include <utility>
 
@@ -11,6 +15,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uintmax_t kPartBytes = uintmax_t{64} << 20;
+
+// Whether nobody else has a file open or mapped, who would miss what is cut off. The system grants a lease
+// for writing in that case alone; where it knows of no leases, nobody can tell.
+bool is_unused(const fs::path& file) {
+  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return false;
+  ::fcntl(fd, F_SETSIG, SIGURG);  // which is ignored, should somebody open the file meanwhile
+  const bool unused = ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+  if (unused) ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  ::close(fd);
+  return unused;
+}
 
 }  // namespace
 
@@ -25,9 +41,10 @@ BackgroundRemoval::~BackgroundRemoval() {
 }
 
 void BackgroundRemoval::add(std::vector<std::string> directories) {
+  if (directories.empty()) return;
   const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });  // throws before anything is queued
   for (std::string& directory : directories) directories_.push_back(std::move(directory));
-  if (!directories_.empty() && !thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
 }
 
@@ -87,9 +104,9 @@ void BackgroundRemoval::remove(const std::string& directory) {
     if (std::error_code other; !entry->is_symlink(other) && entry->is_regular_file(other))
       files.push_back(entry->path());
   for (const fs::path& file : files) {
-    // What has another name as well keeps its bytes. Whatever fails here fails again below, and is told
-    // there.
-    if (fs::hard_link_count(file, error) == 1)
+    // What has another name as well, or is being read, keeps its bytes. Whatever fails here fails again
+    // below, and is told there.
+    if (fs::hard_link_count(file, error) == 1 && is_unused(file))
       for (uintmax_t left = fs::file_size(file, error); !error && left > kPartBytes;) {
         wait_for_turn();
         left -= kPartBytes;

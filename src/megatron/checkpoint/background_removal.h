@@ -11,8 +11,8 @@
 namespace megatron {
 
 // Deletes directories on a thread of its own. Some file systems take as long to delete a large file as to
-// write it, and whoever writes meanwhile is slowed down as much: files are cut from their end, part by part,
-// and between two parts a save may have the disk to itself.
+// write it, and whoever writes meanwhile is slowed down as much: files that nobody reads are cut from their
+// end, part by part, and between two parts a save may have the disk to itself.
 class BackgroundRemoval {
  public:
   BackgroundRemoval() = default;

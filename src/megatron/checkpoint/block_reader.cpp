@@ -110,6 +110,7 @@ class OpenFiles {
   OpenFiles(const OpenFiles&) = delete;
 
   void read(size_t file, size_t begin, size_t end, std::byte* data) {
+    if (begin == end) return;  // a block without bytes names no file
     const int fd = descriptor(file);
     // The disk gets all of it at once. Else the system asks for a little, and for more when that is used.
     if (advises_ && end - begin > kAdvisedBytes)
@@ -255,8 +256,9 @@ class Pipeline {
   bool needs_buffer(const Extent& extent) const {
     return extent.begin < extent.end && (way_ == ReadWay::direct || !blocks_[extent.first].target);
   }
-  // A block within its extent.
+  // A block within its extent; null where it has no bytes, and so no place.
   const std::byte* place_of(size_t extent, size_t block) const {
+    if (blocks_[block].bytes == 0) return nullptr;
     return data_[extent] ? data_[extent] + (blocks_[block].offset - extents_[extent].begin) : nullptr;
   }
 

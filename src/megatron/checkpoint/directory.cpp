@@ -184,6 +184,7 @@ std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t publish
     older.clear();
   }
   std::vector<int64_t> gone;
+  std::vector<std::string> renamed_away;
   for (const CheckpointPlace& place : older) {
     if (policy.interval > 0 && place.iteration % policy.interval == 0) continue;
     if (fs::is_symlink(place.path)) continue;
@@ -192,12 +193,14 @@ std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t publish
     for (int i = 2; fs::exists(renamed); ++i)  // an earlier one of this iteration is still being deleted
       renamed = fmt::format("{}.{}{}", place.path, i, removed);
     rename_directory(place.path, renamed);
-    if (aside)
-      aside->push_back(renamed);
-    else
-      remove_directory(renamed);
+    renamed_away.push_back(renamed);
     gone.push_back(place.iteration);
   }
+  if (!gone.empty()) sync_directory(root);  // the names go before any content does, also if the power fails
+  if (aside)
+    aside->insert(aside->end(), renamed_away.begin(), renamed_away.end());
+  else
+    for (const std::string& path : renamed_away) remove_directory(path);
   return gone;
 }
 

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -176,6 +177,24 @@ TEST(BackgroundRemoval, StandsStillWhileItIsPaused) {
   removal.finish();
   EXPECT_FALSE(fs::exists(dir / "c"));
   EXPECT_EQ(error_of([&] { removal.rethrow(); }), "no error");
+}
+
+// A program that has opened or mapped a file of an old checkpoint reads on to its end.
+TEST(BackgroundRemoval, CutsNothingThatIsRead) {
+  TempDir dir;
+  fs::create_directories(dir / "a");
+  write_text(dir / "a/file", "begin");
+  fs::resize_file(dir / "a/file", uintmax_t{300} << 20);
+  const int fd = ::open((dir / "a/file").c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  BackgroundRemoval removal;
+  removal.add({dir / "a"});
+  removal.finish();
+  EXPECT_FALSE(fs::exists(dir / "a"));
+  struct stat facts {};
+  EXPECT_EQ(::fstat(fd, &facts), 0);
+  EXPECT_EQ(facts.st_size, off_t{300} << 20);
+  ::close(fd);
 }
 
 TEST(BackgroundRemoval, TellsWhatItCannotDelete) {

@@ -18,6 +18,13 @@ uintmax_t bytes_in(const std::string& folder) {
 
 }  // namespace
 
+OldCheckpoints::~OldCheckpoints() {
+  try {
+    finish();
+  } catch (...) {  // of whoever is told
+  }
+}
+
 void OldCheckpoints::retain(const std::string& root, int64_t iteration, const std::string& path,
                             const Retention& policy) {
   tell_failure();
@@ -32,15 +39,18 @@ void OldCheckpoints::retain(const std::string& root, int64_t iteration, const st
     bytes_ = bytes_in(path);
   } catch (const fs::filesystem_error&) {  // somebody else has moved it: the last one was as large
   }
+  newest_ = aside.size();
   removal_.add(std::move(aside));
 }
 
 std::vector<std::string> OldCheckpoints::make_way(const std::string& root) {
-  if (removal_.pending().empty()) return {};
+  const size_t pending = removal_.pending().size();
+  if (pending == 0) return {};
   std::error_code error;
   const fs::space_info space = fs::space(root, error);
   const bool has_room = !error && bytes_ > 0 && space.available > bytes_ + bytes_ / 8;
-  has_room ? removal_.pause() : removal_.finish();
+  // Where saves follow each other closely, each would find more that is yet to be deleted.
+  has_room&& pending <= newest_ ? removal_.pause() : removal_.finish();
   return removal_.pending();
 }
 

@@ -581,10 +581,10 @@ void RunCheckpoints::finish(const TrainState& progress) {
   finish_saver();
   const bool has_news = progress.rerun.is_object() && !loaded_rerun_;
   if (saved_ != progress.iteration || has_news) {
+    old_.finish();  // no later save makes up for this one where a quota leaves too little room
     begun_ = {true, progress.iteration};
     published(save_checkpoint(ctx_, world_, request(true, progress), &plans_));
   }
-  old_.finish();
 }
 
 }  // namespace megatron
