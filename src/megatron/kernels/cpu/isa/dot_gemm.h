@@ -112,7 +112,8 @@ inline void dot_stream(const GemmProblem& p) {
   }
 }
 
-// At most kDotRows by kDotColumns, so that the columns of b stay in the cache while rows pass.
+// More rows than kStreamRows come in tasks of kDotRows by kDotColumns at most, so that the columns of b stay
+// in the cache while rows pass.
 inline void dot_gemm(const GemmProblem& p) {
   if (p.m <= kStreamRows) return dot_stream(p);
   int64_t row = 0;
