@@ -139,18 +139,10 @@ class Merger {
 
   void expand(const Shorthand& shorthand, const FlagUse& use) {
     const Origin origin = {Source::flag, use.text()};
-    std::string_view rest = shorthand.settings;
-    while (!rest.empty()) {
-      const size_t blank = std::min(rest.find(' '), rest.size());
-      const std::string_view one = rest.substr(0, blank);
-      const size_t equals = one.find('=');
-      const std::string name(one.substr(0, equals));
-      const std::string_view value = one.substr(equals + 1);
+    const Json given = shorthand.values() > 0 ? parse_scalar(use.values.front()) : Json();
+    for (auto& [name, value] : settings_of(shorthand, given))
       if (!shorthand.yields || !merged_.values[catalog_.find(name)->index])
-        assign(name, value == "{}" ? parse_scalar(use.values.front()) : parse_override_value(value).value,
-               origin);
-      rest.remove_prefix(std::min(blank + 1, rest.size()));
-    }
+        assign(name, std::move(value), origin);
   }
 
   void flag(const FlagUse& use) {

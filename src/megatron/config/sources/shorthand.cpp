@@ -3,6 +3,8 @@
 #include <array>
 
 #include "megatron/config/schema/catalog.h"
+#include "megatron/config/sources/string_list.h"
+#include "megatron/config/sources/value_parser.h"
 
 namespace megatron {
 namespace {
@@ -59,6 +61,16 @@ const Shorthand* find_shorthand(std::string_view flag) {
   for (const Shorthand& row : kShorthands)
     if (row.flag == name) return &row;
   return nullptr;
+}
+
+std::vector<std::pair<std::string, Json>> settings_of(const Shorthand& shorthand, const Json& value) {
+  std::vector<std::pair<std::string, Json>> settings;
+  for_each_word(shorthand.settings, [&](std::string_view one) {
+    const size_t equals = one.find('=');
+    const std::string_view given = one.substr(equals + 1);
+    settings.emplace_back(one.substr(0, equals), given == "{}" ? value : parse_override_value(given).value);
+  });
+  return settings;
 }
 
 std::string_view flag_of_spec(std::string_view name) {

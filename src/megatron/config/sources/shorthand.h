@@ -1,7 +1,12 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megatron/base/json.h"
 
 namespace megatron {
 
@@ -17,6 +22,8 @@ struct Shorthand {
 
 std::span<const Shorthand> shorthands();
 const Shorthand* find_shorthand(std::string_view flag);
+// What it gives to which settings; `value` is the flag's, where it has one.
+std::vector<std::pair<std::string, Json>> settings_of(const Shorthand& shorthand, const Json& value);
 
 // The flag that says what a layer specification of Megatron-LM (--spec MODULE NAME) makes of a model; empty
 // where our models are like it anyway, or where it is not known.

@@ -5,6 +5,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/schema/catalog.h"
+#include "megatron/config/sources/shorthand.h"
 #include "megatron/config/sources/string_list.h"
 #include "megatron/config/sources/value_parser.h"
 
@@ -55,6 +56,12 @@ YamlArgument yaml_argument(const YamlEntry& entry) {
   Json value = entry.value.is_string() ? Json(text) : entry.value;
   if (key == "activation_func" && !text.empty()) {
     result.settings = activation(text);
+    return result;
+  }
+  if (const Shorthand* shorthand = find_shorthand("--" + key)) {
+    result.left_out = shorthand->values() == 0 && value.is_bool() && !value.as_bool();
+    if (!result.left_out)
+      result.settings = settings_of(*shorthand, text.empty() ? value : parse_scalar(text));
     return result;
   }
   const Catalog& catalog = Catalog::all();
