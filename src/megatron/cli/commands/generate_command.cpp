@@ -177,7 +177,8 @@ Sampling sampling_of(const CommandLine& line, const ModelArguments& arguments) {
     throw UsageError("generate: --greedy and --temperature contradict each other");
   const std::string k = either(line, "--top-k", "--top_k", "0"), p = either(line, "--top-p", "--top_p", "1");
   const int64_t top_k = parse_int("generate", "--top-k", k);
-  const bool draws = (line.has("--temperature") || top_k > 0 || (p != "1" && !is_zero(p))) &&
+  const bool samples = whole(line, "--num-samples", 0) > 0;  // which would be one text otherwise
+  const bool draws = (line.has("--temperature") || samples || top_k > 0 || (p != "1" && !is_zero(p))) &&
                      !line.has("--greedy") && top_k != 1;
   const std::string given = line.get("--temperature", "1");
   const double temperature = is_zero(given) ? 0 : parse_positive("generate", "--temperature", given);
