@@ -98,6 +98,7 @@ class CompletionWriter : public AnswerWriter {
   std::vector<Json> chunks(size_t index, const AnswerPiece& piece) override {
     LogprobLists lists;
     const std::string text = take(index, piece, lists);
+    keep_prompt(index, piece);
     if (text.empty() && lists.empty() && piece.finish_reason.empty()) return {};
     Json document = head();
     document["choices"] = Json(Json::Array{choice(index, text, lists, piece)});
@@ -109,7 +110,7 @@ class CompletionWriter : public AnswerWriter {
     answer.text += take(index, piece, answer.lists);
     answer.last.finish_reason = piece.finish_reason;
     answer.last.stop = piece.stop;
-    if (!piece.prompt.empty()) answer.last.prompt = piece.prompt;
+    keep_prompt(index, piece);
   }
 
   Json whole(const Usage& usage) override {
@@ -137,6 +138,11 @@ class CompletionWriter : public AnswerWriter {
     size_t offset = 0;
     bool echoed = false, prompt_told = false;
   };
+
+  // The first piece alone has it, and may have nothing that is told yet.
+  void keep_prompt(size_t index, const AnswerPiece& piece) {
+    if (!piece.prompt.empty()) answers_[index].last.prompt = piece.prompt;
+  }
 
   Json head() const {
     Json document = Json::object();
@@ -176,7 +182,7 @@ class CompletionWriter : public AnswerWriter {
     document["stop_reason"] = piece.stop ? Json(*piece.stop) : Json();
     // Once, also of a prompt of one token, whose list has nothing but the null of the first.
     if (prompt_logprobs_ && !std::exchange(answers_[index].prompt_told, true))
-      document["prompt_logprobs"] = prompt_list(piece.prompt);
+      document["prompt_logprobs"] = prompt_list(answers_[index].last.prompt);
     return document;
   }
 

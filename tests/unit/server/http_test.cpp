@@ -129,7 +129,7 @@ TEST(Http, MalformedAndOversizeIsRefused) {
 // A client that sends all of its oversize body before it reads is told so too: the connection is not reset
 // while bytes are under way.
 TEST(Http, OversizeBodiesAreReadToTheEnd) {
-  Listening server("Hello.", {.max_body_bytes = 1000});
+  Listening server("Hello.", {.max_body_bytes = 1000, .linger_seconds = 60});
   const std::string bytes = post(std::string(8 << 20, ' '));  // more than the sockets hold
   for (int i = 0; i < 8; ++i) {
     const int socket = server.connect();

@@ -182,14 +182,18 @@ TEST(Completions, PromptLogprobsAreToldOnce) {
   Served served("Hello world.");
   const Json one = served.ask(kCompletions, R"({"prompt":[5],"max_tokens":2,"prompt_logprobs":1})");
   EXPECT_EQ(one.at("choices")[0].at("prompt_logprobs"), Json(Json::Array{Json()}));
-  for (const char* prompt : {"[5]", "[5,6,7]"}) {
-    int told = 0;
-    for (const Json& chunk : served.stream(
-             kCompletions,
-             fmt::format(R"({{"prompt":{},"max_tokens":3,"prompt_logprobs":1,"stream":true}})", prompt)))
-      told += chunk.at("choices")[0].contains("prompt_logprobs") ? 1 : 0;
-    EXPECT_EQ(told, 1) << prompt;
-  }
+  // Also where the beginning of the answer is held back, since it may become a stop string.
+  for (const char* stop : {"[]", R"(["Hello x"])"})
+    for (const auto& [prompt, tokens] : {std::pair{"[5]", 1}, {"[5,6,7]", 3}}) {
+      SCOPED_TRACE(fmt::format("{} {}", prompt, stop));
+      std::vector<size_t> told;
+      for (const Json& chunk : served.stream(
+               kCompletions,
+               fmt::format(R"({{"prompt":{},"max_tokens":30,"prompt_logprobs":1,"stop":{},"stream":true}})",
+                           prompt, stop)))
+        if (const Json* list = chunk.at("choices")[0].find("prompt_logprobs")) told.push_back(list->size());
+      EXPECT_EQ(told, (std::vector<size_t>{static_cast<size_t>(tokens)}));
+    }
 }
 
 TEST(Requests, MetricsEscapeNamesAndBeginAtZero) {
