@@ -78,7 +78,7 @@ async def one(number, host, port):
         slowly = rng
     request = post(path, encoded)
     if kind == 7:
-        request = rng.choice([b"nonsense\r\n\r\n", request[:40] + b"\x00\xff" + request[40:], b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n"])
+        request = rng.choice([b"nonsense\r\n\r\n", request[:40] + b"\x00\xff" + request[40:], b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nConnection: close\r\n\r\n"])
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(request)
