@@ -59,8 +59,11 @@ void derive_language_model(ConfigBuilder& builder) {
       std::find_if(std::begin(kLanguageModels), std::end(kLanguageModels),
                    [&](const LanguageModel& each) { return each.name == model.language_model_type; });
   if (found == std::end(kLanguageModels)) return;
+  // A checkpoint keeps what differs from the built-in values, so that what it does not say is such a value.
+  const Source source = builder.origin("model.language_model_type").source;
+  const bool read = source == Source::hf || source == Source::checkpoint;
   const auto derive = [&](const char* key, const Json& value) {
-    if (const std::string name = std::string("model.") + key; !builder.given(name))
+    if (const std::string name = std::string("model.") + key; !read && !builder.given(name))
       builder.derive(name, value, "language_model_type");
   };
   if (found->ffn_hidden_size > 0) {

@@ -6,6 +6,13 @@
 namespace megatron {
 namespace {
 
+// Whether a run asks for something else than the model it reads, be that --hf or a checkpoint of ours, whose
+// own settings come as --hf's do.
+bool changes_tower(const ConfigBuilder& builder, std::string_view setting) {
+  return builder.origin("model.vision_tower").source == Source::hf &&
+         builder.origin(setting).source > Source::hf;
+}
+
 void tower_sizes(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (!model.has_tower()) return;
@@ -56,8 +63,8 @@ void tower_sizes(ConfigBuilder& builder) {
   else if (model.vision_pixel_shuffle && side % 2 != 0)
     builder.reject("model.vision_pixel_shuffle",
                    fmt::format("{} x {} patches are not in squares of four", side, side), "leave it out");
-  else if (model.vision_pixel_shuffle && builder.origin("model.vision_tower").source == Source::hf)
-    builder.reject("model.vision_pixel_shuffle", "the projector of --hf reads patches one by one",
+  else if (model.vision_pixel_shuffle && changes_tower(builder, "model.vision_pixel_shuffle"))
+    builder.reject("model.vision_pixel_shuffle", "the model that is read says what its projector reads",
                    "leave it out");
 }
 
@@ -90,9 +97,9 @@ void tower_texts(ConfigBuilder& builder) {
     builder.reject("model.max_num_tiles", "tags name twelve tiles at most",
                    "use 12, or leave out --use-tile-tags");
   if (!model.language_model_type.empty() && model.vision_tower == VisionTowerKind::clip &&
-      builder.origin("model.vision_tower").source == Source::hf)
-    builder.reject("model.language_model_type", "--hf says which decoder and projector there are",
-                   "leave it out");
+      changes_tower(builder, "model.language_model_type"))
+    builder.reject("model.language_model_type",
+                   "the model that is read says which decoder and projector there are", "leave it out");
 }
 
 void tower_data(ConfigBuilder& builder) {

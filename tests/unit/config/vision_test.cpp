@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+
+#include "megatron/config/resolve/model_settings.h"
+#include "megatron/config/resolve/resolve.h"
+#include "megatron/config/rules/rules.h"
+
+// Models with a vision tower that are read again from a checkpoint.
+namespace megatron {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kSmall = {"--num-layers",
+                      "2",
+                      "--hidden-size",
+                      "64",
+                      "--num-attention-heads",
+                      "8",
+                      "--seq-length",
+                      "64",
+                      "--img-h",
+                      "56",
+                      "--img-w",
+                      "56",
+                      "--patch-dim",
+                      "14",
+                      "--disable-vision-class-token"};
+
+Sources sources_of(const Words& words) { return read_sources(parse_command_line(words)); }
+
+Resolved resolve_for(const Sources& sources, Purpose purpose) {
+  return resolve(sources, {.purpose = purpose, .allow_unavailable = true});
+}
+
+// What a checkpoint of a run with these flags says of its model.
+Json saved_by(const Words& words) {
+  return model_settings(resolve_for(sources_of(words), Purpose::inspect).config.model);
+}
+
+std::string refusal(const Sources& sources, Purpose purpose) {
+  try {
+    resolve_for(sources, purpose);
+  } catch (const Refused& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+TEST(VisionCheckpoint, IsReadAgain) {
+  for (const Words& flags : {Words{"--pixel-shuffle"}, Words{"--language-model-type", "mistral_7b"},
+                             // Built-in values that the decoder's name would change
+                             Words{"--language-model-type", "mistral_7b", "--pixel-shuffle",
+                                   "model.vision_projector_bias=true", "model.add_bias_linear=true"},
+                             Words{"--language-model-type", "qwen2.5_7B", "--decoder-seq-length", "256"}}) {
+    SCOPED_TRACE(flags.back());
+    Sources sources;
+    sources.hf = saved_by(with(kSmall, flags));
+    sources.hf_origin = "checkpoint";
+    EXPECT_EQ(refusal(sources, Purpose::forward), "");
+    const Config config = resolve_for(sources, Purpose::forward).config;
+    EXPECT_EQ(model_settings(config.model).dump(2), sources.hf.dump(2));
+  }
+}
+
+TEST(VisionCheckpoint, IsNotMadeAnother) {
+  const Json saved = saved_by(kSmall);
+  for (const auto& [flags, why] :
+       {std::pair{Words{"--pixel-shuffle"}, "says what its projector reads; leave it out"},
+        {Words{"--language-model-type", "mistral_7b"}, "says which decoder and projector there are"}}) {
+    Sources sources = sources_of(flags);
+    sources.hf = saved;
+    EXPECT_NE(refusal(sources, Purpose::forward).find(why), std::string::npos) << why;
+  }
+}
+
+}  // namespace
+}  // namespace megatron
