@@ -78,5 +78,25 @@ TEST(VisionCheckpoint, IsNotMadeAnother) {
   }
 }
 
+TEST(VisionCheckpoint, LeavesToTheRunWhatIsItsOwn) {
+  const Words tiled = {"--use-tiling", "--max-num-tiles", "6", "--use-thumbnail", "--image-tag-type", "nvlm"};
+  Sources sources = sources_of(with(kSmall, tiled));
+  sources.checkpoint = saved_by(
+      with(kSmall, {"--pixel-shuffle", "--freeze-LM", "--recompute-vision", "--image-tag-type", "internvl",
+                    "--tokenizer-prompt-format", "qwen2p5", "--force-system-message", "--prompt-path", "p"}));
+  sources.checkpoint_origin = "checkpoint";
+  const ModelConfig model = resolve_for(sources, Purpose::inspect).config.model;
+  EXPECT_TRUE(model.vision_pixel_shuffle) << "which is the model's";
+  EXPECT_TRUE(model.use_tiling);
+  EXPECT_TRUE(model.use_thumbnail);
+  EXPECT_EQ(model.max_num_tiles, 6);
+  EXPECT_EQ(model.image_tag_type, "nvlm");
+  EXPECT_EQ(model.tokenizer_prompt_format, "");
+  EXPECT_EQ(model.prompt_path, "");
+  EXPECT_FALSE(model.force_system_message);
+  EXPECT_FALSE(model.recompute_vision);
+  EXPECT_FALSE(model.freeze_language_model);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -35,6 +35,26 @@ Target find_target(std::string_view name) {
   }
 }
 
+// Rows of a vision tower that are no matter of the model: how images are cut and written in the text, and
+// what learns.
+bool is_of_the_run(std::string_view key) {
+  constexpr std::string_view kKeys[] = {"use_tiling",
+                                        "max_num_tiles",
+                                        "use_thumbnail",
+                                        "use_area_weighted_aspect_ratio",
+                                        "use_tile_tags",
+                                        "image_tag_type",
+                                        "tokenizer_prompt_format",
+                                        "force_system_message",
+                                        "prompt_path",
+                                        "image_processor",
+                                        "recompute_vision",
+                                        "freeze_language_model",
+                                        "freeze_vision_model",
+                                        "freeze_vision_projection"};
+  return std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
+}
+
 class Merger {
  public:
   explicit Merger(const Sources& sources) : sources_(sources), catalog_(Catalog::all()) {
@@ -75,8 +95,8 @@ class Merger {
         const Catalog::Entry& entry = *catalog_.find(setting.name());
         const Json* saved = sources_.checkpoint.find(setting.key);
         const std::optional<Json>& given = merged_.values[entry.index];
-        const bool of_the_run = setting.key == "seq_length" || setting.key == "vocab_size";
-        if ((!saved && !given) || (given && of_the_run)) continue;
+        const bool given_counts = setting.key == "seq_length" || setting.key == "vocab_size";
+        if ((!saved && !given) || (given && given_counts) || is_of_the_run(setting.key)) continue;
         const Json value = saved ? *saved : default_value(entry);
         if (given && !(*given == value))
           note(fmt::format("{}: the checkpoint {} has {}", merged_.origins[entry.index].where,
