@@ -4,7 +4,7 @@
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/config/rules/rules.h"
 
-// Models with a vision tower that are read again from a checkpoint.
+// Models with a vision tower that are read again from a checkpoint, and how long their sequences are.
 namespace megatron {
 namespace {
 
@@ -96,6 +96,18 @@ TEST(VisionCheckpoint, LeavesToTheRunWhatIsItsOwn) {
   EXPECT_FALSE(model.force_system_message);
   EXPECT_FALSE(model.recompute_vision);
   EXPECT_FALSE(model.freeze_language_model);
+}
+
+TEST(VisionLength, HasRoomForEveryTile) {
+  const auto length = [](const Words& flags) {
+    return resolve_for(sources_of(with(kSmall, flags)), Purpose::inspect).config.model.seq_length;
+  };
+  EXPECT_EQ(length({}), 64 + 16);
+  EXPECT_EQ(length({"--use-tiling", "--max-num-tiles", "6"}), 64 + 6 * 16);
+  EXPECT_EQ(length({"--use-tiling", "--max-num-tiles", "6", "--use-thumbnail"}), 64 + 7 * 16);
+  EXPECT_EQ(length({"--use-tiling", "--max-num-tiles", "6", "--use-thumbnail", "--pixel-shuffle"}),
+            64 + 7 * 4);
+  EXPECT_EQ(length({"--use-tiling", "--use-thumbnail"}), 64 + 16) << "one tile needs no thumbnail";
 }
 
 }  // namespace

@@ -133,7 +133,10 @@ void add_image_tokens(ConfigBuilder& builder) {
   const ParallelConfig& p = builder.config.parallel;
   const int64_t parts = (p.context_parallel_size > 1 ? 2 * p.context_parallel_size : 1) *
                         (p.sequence_parallel ? p.tensor_model_parallel_size : 1);
-  const int64_t tokens = model.seq_length + model.vision_tokens_per_image;
+  // An image that is its only tile has no thumbnail.
+  const int64_t tiles =
+      model.use_tiling && model.max_num_tiles > 1 ? model.max_num_tiles + (model.use_thumbnail ? 1 : 0) : 1;
+  const int64_t tokens = model.seq_length + tiles * model.vision_tokens_per_image;
   const int64_t whole = (tokens + parts - 1) / parts * parts;
   builder.derive("model.seq_length", whole, "text and an image before it");
   builder.derive("dataset.seq_length", whole, "model.seq_length");
