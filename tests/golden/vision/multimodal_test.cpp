@@ -163,6 +163,9 @@ TEST(ImageTexts, HaveTagsAroundImagesAndBeforeTiles) {
   vision.tokenizer_prompt_format = "nemotron5";
   EXPECT_EQ(tile_tags(vision)[0], "<tile_01>");
   EXPECT_EQ(tile_tags(vision).back(), "<tile_global_thumbnail>");
+  EXPECT_FALSE(ImageMarks(vision, bytes()).tags.empty());
+  vision.vision_tower = VisionTowerKind::siglip;  // has no tiles
+  EXPECT_TRUE(ImageMarks(vision, bytes()).tags.empty());
 }
 
 TEST(ImageTexts, TilesGiveWayToTheText) {

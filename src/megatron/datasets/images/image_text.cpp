@@ -110,7 +110,8 @@ ImageMarks::ImageMarks(const VisionConfig& vision, const Tokenizer& tokenizer) {
     before = "\n\n<start_of_image>";
     after = "<end_of_image>\n\n";
   }
-  if (vision.use_tile_tags && vision.use_tiling) tags = tile_tags(vision);
+  if (vision.use_tile_tags && vision.use_tiling && vision.vision_tower == VisionTowerKind::clip)
+    tags = tile_tags(vision);
   if (vision.image_tag_type.empty()) return;
   const std::string name = vision.image_tag_type == "nvlm" ? "Image>" : "img>";
   before.insert(0, "<" + name);
