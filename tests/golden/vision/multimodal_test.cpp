@@ -198,8 +198,11 @@ TEST(ImageTexts, CaptionsAnswerQuestions) {
   EXPECT_EQ(text_of(vision, caption, blank(28, 28)), "<s>[INST] ####\n[/INST][ a cat</s>]");
   vision.prompt_path = folder / "prompts.json";
   EXPECT_EQ(text_of(vision, caption, blank(28, 28)), "<s>[INST] ####\nWhat?\n[/INST][ a cat</s>]");
-  vision.prompt_path = folder / "none.json";
-  EXPECT_THROW(encoder(vision), ConfigError);
+  testing::write_text(folder / "number.json", R"({"CaptioningPretraining": {"raw": ["What?", 7]}})");
+  for (const char* name : {"none.json", "number.json"}) {
+    vision.prompt_path = folder / name;
+    EXPECT_THROW(encoder(vision), ConfigError) << name;
+  }
 }
 
 TEST(ImageTexts, AnswersWeighByTheirRoots) {

@@ -124,7 +124,13 @@ std::vector<std::string> caption_prompts(const std::string& path) {
   require_input(list && list->is_array() && list->size() > 0,
                 "--prompt-path {}: it has no list CaptioningPretraining.raw of questions; add one", path);
   std::vector<std::string> prompts;
-  for (const Json& each : list->as_array()) prompts.push_back(each.as_string());
+  for (const Json& each : list->as_array()) {
+    require_input(each.is_string(),
+                  "--prompt-path {}: CaptioningPretraining.raw has {}, but questions are texts; put it in "
+                  "quotes, or remove it",
+                  path, each.dump());
+    prompts.push_back(each.as_string());
+  }
   return prompts;
 }
 
