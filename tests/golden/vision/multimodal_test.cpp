@@ -311,6 +311,22 @@ Step run(const Layout& layout) {
   return result;
 }
 
+TEST(BlankBatches, HaveAsManyTilesAsFit) {
+  Config config = projected({"one"});
+  const auto images = [&] { return blank_batches(config, 1)[0].extra.at("image_grids").size(0); };
+  EXPECT_EQ(images(), 2) << "one in each of two rows";
+  config.model.use_tiling = true;
+  config.model.max_num_tiles = 6;
+  EXPECT_EQ(images(), 2 * 5) << "of 4 tokens each, in rows of 24";
+  const Batch batch = blank_batches(config, 1)[0];
+  EXPECT_EQ(std::count(batch.ids.begin(), batch.ids.end(), config.model.image_token_id), 2 * 5 * 4);
+  EXPECT_EQ(batch.extra.at("pixels").size(0), 2 * 5 * 16);
+  RankContext ctx;
+  const ParallelContext alone;
+  RankTrainer trainer(ctx, config, alone, DType::F32);
+  EXPECT_GT(trainer.step(ctx, blank_batches(config, 2), Rates(1e-2)).loss, 0);
+}
+
 TEST(ShuffledPatches, SquaresFollowEachOther) {
   EXPECT_EQ(shuffle_order(2, 4),
             (std::vector<int64_t>{0,  1,  4,  5,  2,  3,  6,  7,  8,  9,  12, 13, 10, 11, 14, 15,

@@ -12,20 +12,22 @@ Tensor host_ones(const Shape& shape) {
   return Tensor::wrap(values->data(), shape, DType::I64, kCpu, values);
 }
 
-// An image in every row.
+// An image in every row, or as many tiles as it has room for beside a token of text.
 void add_blank_images(const ModelConfig& model, Batch& batch) {
   const PatchGrid grid = mock_grid(model, batch.length());
   const int64_t tokens = model.image_tokens(grid.patches());
-  if (tokens >= batch.length()) return;
+  if (tokens < 1 || tokens >= batch.length()) return;
+  const bool tiles = model.use_tiling && model.vision_tower == VisionTowerKind::clip;
+  const int64_t each = tiles ? (batch.length() - 1) / tokens : 1, images = batch.rows * each;
   for (int64_t row = 0; row < batch.rows; ++row)
-    std::fill_n(batch.ids.begin() + row * batch.length(), tokens, model.image_token_id);
-  const Shape shape{batch.rows * grid.patches(), patch_features(model)};
+    std::fill_n(batch.ids.begin() + row * batch.length(), each * tokens, model.image_token_id);
+  const Shape shape{images * grid.patches(), patch_features(model)};
   auto pixels = std::make_shared<std::vector<float>>(static_cast<size_t>(shape.numel()));
   batch.extra["pixels"] = Tensor::wrap(pixels->data(), shape, DType::F32, kCpu, pixels);
   auto grids = std::make_shared<std::vector<int64_t>>();
-  for (int64_t row = 0; row < batch.rows; ++row)
+  for (int64_t image = 0; image < images; ++image)
     grids->insert(grids->end(), {grid.frames, grid.rows, grid.columns});
-  batch.extra["image_grids"] = Tensor::wrap(grids->data(), {batch.rows, 3}, DType::I64, kCpu, grids);
+  batch.extra["image_grids"] = Tensor::wrap(grids->data(), {images, 3}, DType::I64, kCpu, grids);
 }
 
 }  // namespace
