@@ -218,6 +218,14 @@ void VisionTower::set_activation_plan(const ActivationPlan& plan) {
 
 Residual VisionTower::run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows) {
   Residual residual{std::move(x), {}};
+  // Frozen layers keep nothing that could be recomputed.
+  const auto learns = [](const ParameterUnit& unit) {
+    return std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                       [](const Parameter* parameter) { return parameter->trainable; });
+  };
+  const bool recomputes = recomputes_layers_ && ctx.tape &&
+                          (learns(*begin_) || std::any_of(layer_units_.begin(), layer_units_.end(),
+                                                          [&](const auto& unit) { return learns(*unit); }));
   const std::vector<int64_t>& full = config_.vision_full_attention_layers;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool sees_all = config_.vision_window_size == 0 ||
@@ -226,7 +234,7 @@ Residual VisionTower::run_layers(RankContext& ctx, Tensor x, const SeqInfo& whol
     const auto run = [this, i](RankContext& c, Residual& stream, const SeqInfo& seen) {
       use_unit(c, *layer_units_[i], [&] { layers_[i]->forward(c, stream, seen); });
     };
-    if (!recomputes_layers_ || !ctx.tape) {
+    if (!recomputes) {
       run(ctx, residual, seq);
       continue;
     }

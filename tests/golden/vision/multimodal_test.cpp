@@ -311,6 +311,30 @@ Step run(const Layout& layout) {
   return result;
 }
 
+class CountFlops final : public Tracer {
+ public:
+  void op(const char*, Phase, const Cost& cost) override { flops += cost.flops; }
+  double flops = 0;
+};
+
+TEST(RecomputedTowers, AreThoseThatLearn) {
+  const auto flops = [](bool recompute, bool frozen) {
+    Config config = projected({.name = "one", .recompute = true});
+    config.model.recompute_vision = recompute;
+    config.model.freeze_vision_model = frozen;
+    RankContext ctx;
+    const ParallelContext alone;
+    RankTrainer trainer(ctx, config, alone, DType::F32);
+    CountFlops counted;
+    ctx.tracer = &counted;
+    trainer.step(ctx, batches_of(config), Rates(1e-2));
+    ctx.tracer = nullptr;
+    return counted.flops;
+  };
+  EXPECT_GT(flops(true, false), flops(false, false));
+  EXPECT_EQ(flops(true, true), flops(false, true));
+}
+
 TEST(BlankBatches, HaveAsManyTilesAsFit) {
   Config config = projected({"one"});
   const auto images = [&] { return blank_batches(config, 1)[0].extra.at("image_grids").size(0); };
