@@ -11,6 +11,7 @@
 #include "megatron/models/patch_order.h"
 #include "megatron/tokenizers/make_tokenizer.h"
 #include "megatron/training/plan/blank_batches.h"
+#include "megatron/training/setup/tokenizer_setup.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -231,6 +232,22 @@ TEST(ExtraTokens, StandBehindTheVocabulary) {
   EXPECT_EQ(more.encode("hello", true), plain.encode("hello", true));
   EXPECT_EQ(*more.id_of("<img>"), static_cast<TokenId>(plain.vocab_size()));
   EXPECT_EQ(more.piece_of(static_cast<TokenId>(plain.vocab_size())), "<img>");
+}
+
+// What `preprocess` writes, a run reads.
+TEST(ExtraTokens, HaveOneIdEverywhere) {
+  const std::string model = testing::golden_path("vision", "gemma3/model/config.json");
+  TokenizerConfig config;
+  config.tokenizer_type = TokenizerKind::huggingface;
+  config.tokenizer_model = model.substr(0, model.rfind('/'));
+  config.special_tokens = {"<image>", "<img>"};
+  const Tokenizer alone = make_tokenizer("HuggingFaceTokenizer", config.tokenizer_model,
+                                         {.special_tokens = config.special_tokens}),
+                  of_a_run = open_tokenizer(config);
+  ASSERT_TRUE(of_a_run.id_of("<img>"));
+  EXPECT_EQ(of_a_run.id_of("<img>"), alone.id_of("<img>"));
+  EXPECT_EQ(of_a_run.id_of("<image>"), alone.id_of("<image>"));
+  EXPECT_EQ(vocabulary_size(config), alone.vocab_size());
 }
 
 struct Layout {

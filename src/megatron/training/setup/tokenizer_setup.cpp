@@ -12,15 +12,12 @@ namespace {
 TokenizerOptions tokenizer_options(const TokenizerConfig& config) {
   if (config.tokenizer_type == TokenizerKind::none)
     throw ConfigError("tokenizer: none is configured; give --tokenizer-type and --tokenizer-model");
-  // Rows of the vision tower stand where a text says <image>, so that it needs no row of the embedding.
-  std::vector<std::string> special_tokens = config.special_tokens;
-  if (config.tokenizer_type == TokenizerKind::huggingface) std::erase(special_tokens, "<image>");
   return {.vocab_file = config.vocab_file,
           .merge_file = config.merge_file,
           .vocab_size = config.vocab_size,
           .tiktoken_pattern = config.tiktoken_pattern,
           .tiktoken_num_special_tokens = config.tiktoken_num_special_tokens.value_or(-1),
-          .special_tokens = special_tokens,
+          .special_tokens = config.special_tokens,
           .null_eod_id = config.null_tokenizer_eod_id.value_or(-1),
           .null_pad_id = config.null_tokenizer_pad_id,
           .vocab_extra_ids = config.vocab_extra_ids,
