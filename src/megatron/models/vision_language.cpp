@@ -198,13 +198,15 @@ void cast_pixels(RankContext& ctx, DType dtype, MicroBatch& micro) {
   found->second = pixels;
 }
 
+bool is_of_projection(std::string_view parameter) {
+  return parameter.starts_with("vision_model.merger.") || parameter.starts_with("multi_modal_projector.") ||
+         parameter.starts_with("vision_projection.");
+}
+
 void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters) {
   for (Parameter* parameter : parameters) {
     const std::string_view name = parameter->name;
-    const bool projection = name.starts_with("vision_model.merger.") ||
-                            name.starts_with("multi_modal_projector.") ||
-                            name.starts_with("vision_projection.");
-    const bool frozen = projection                          ? vision.freeze_vision_projection
+    const bool frozen = is_of_projection(name)              ? vision.freeze_vision_projection
                         : name.starts_with("vision_model.") ? vision.freeze_vision_model
                                                             : vision.freeze_language_model;
     if (frozen) parameter->trainable = false;

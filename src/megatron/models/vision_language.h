@@ -41,6 +41,8 @@ void upload_images(RankContext& ctx, const VisionConfig& vision, const Batch& ba
 // Casts the pixels that were uploaded to the tower's dtype.
 void cast_pixels(RankContext& ctx, DType dtype, MicroBatch& micro);
 
+// Whether a parameter is of the layers between a tower, of whichever kind, and the language model.
+bool is_of_projection(std::string_view parameter);
 // Which of a model's parameters learn, by its freeze settings.
 void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters);
 

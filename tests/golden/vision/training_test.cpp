@@ -6,6 +6,7 @@
 #include "megatron/comm/run_ranks.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/training/run/image_data.h"
+#include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "support/golden.h"
 
@@ -158,6 +159,38 @@ TEST_P(VisionTraining, EveryLayoutMakesTheSameStep) {
   }
 }
 
+bool is_projection(std::string_view name) {
+  return name.starts_with("vision_model.merger.") || name.starts_with("multi_modal_projector.") ||
+         name.starts_with("vision_projection.");
+}
+
+TEST_P(VisionTraining, AProjectorMayBeMissing) {
+  RankContext ctx;
+  const ParallelContext alone;
+  RankTrainer trainer(ctx, config(), alone, DType::F32);
+  TensorSource source;
+  source.path = "without a projector";
+  for (const Parameter* parameter : trainer.parameters())
+    if (!is_projection(parameter->name))
+      source.tensors.push_back({parameter->name, DType::F32, parameter->shard.global_shape, {}});
+  std::ranges::sort(source.tensors, {}, &StoredTensor::name);
+  source.read = [](RankContext&, const ShardedTensor& part) {
+    std::fill_n(part.tensor.data<float>(), part.tensor.numel(), 2.0F);
+  };
+  EXPECT_THROW(load_run(ctx, source, trainer, {.optimizer = false}), ConfigError);
+  const LoadOptions lenient{.optimizer = false, .allow_missing_vision_projection = true};
+  const LoadReport report = load_run(ctx, source, trainer, lenient);
+  EXPECT_GT(report.missing.size(), 0u);
+  EXPECT_EQ(report.missing.size() + source.tensors.size(), trainer.parameters().size());
+  for (Parameter* parameter : trainer.parameters()) {
+    const std::vector<float> values = ctx.to_vector<float>(parameter->value);
+    const bool read = std::ranges::all_of(values, [](float value) { return value == 2; });
+    EXPECT_EQ(read, !is_projection(parameter->name)) << parameter->name;
+  }
+  source.tensors.pop_back();
+  EXPECT_THROW(load_run(ctx, source, trainer, lenient), ConfigError) << "other parts may not";
+}
+
 TEST_P(VisionTraining, FrozenPartsStayAsTheyAre) {
   for (const Layout& layout : {Layout{"one"}, Layout{"pp2", 1, 2}}) {
     SCOPED_TRACE(layout.name);
@@ -177,10 +210,7 @@ TEST_P(VisionTraining, FrozenPartsStayAsTheyAre) {
       for (Parameter* parameter : trainer.parameters()) {
         const bool same = ctx.to_vector<float>(parameter->value) == before[parameter->name];
         const std::string_view name = parameter->name;
-        const bool projection = name.starts_with("vision_model.merger.") ||
-                                name.starts_with("multi_modal_projector.") ||
-                                name.starts_with("vision_projection.");
-        EXPECT_TRUE(same || projection) << name;
+        EXPECT_TRUE(same || is_projection(name)) << name;
         moved += same ? 0 : 1;
       }
       EXPECT_EQ(moved > 0, rank == 0);

@@ -4,6 +4,7 @@
 
 #include "megatron/base/nearest.h"
 #include "megatron/base/problems.h"
+#include "megatron/models/vision_language.h"
 
 namespace megatron {
 namespace {
@@ -34,7 +35,7 @@ bool LoadCheck::tolerates_missing() const {
 bool LoadCheck::reports_missing() const { return options_.strictness == Strictness::log_all; }
 
 bool LoadCheck::may_lack(std::string_view parameter) const {
-  return options_.allow_missing_vision_projection && parameter.starts_with("vision_projection.");
+  return options_.allow_missing_vision_projection && is_of_projection(parameter);
 }
 
 bool LoadCheck::reports_unexpected() const {
