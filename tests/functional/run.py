@@ -147,7 +147,7 @@ def infer(d, where, ranks):
     d = scaled(d, 1)
     d["--num-tokens-to-generate"] = ["8"]
     model = collections.OrderedDict((k, v) for k, v in d.items() if not ENGINE.match(k) and k not in ("--load", "--use-checkpoint-args", "--no-load-optim"))
-    if "--use-checkpoint-args" in d and "--num-layers" not in d:  # the sizes are the checkpoint's: of a small hybrid with experts
+    if "--use-checkpoint-args" in d and "--hidden-size" not in d:  # the sizes are the checkpoint's: of a small hybrid with experts
         model.update(SIZES)
     rc, _, err = megatron(["pretrain", *flat({**model, **TRAINING}), *ranks, "--save", f"{where}/ckpt"])
     if rc:
