@@ -190,7 +190,7 @@ std::string settings_overview() {
       "checkpoint.save_interval checkpoint.load logger.log_interval";
   std::string text =
       "settings by Megatron's names; the weakest source first: --hf DIR, --recipe NAME,\n"
-      "--config FILE.yaml, flags, section.key=value\n";
+      "--config FILE.yaml or --yaml-cfg FILE (Megatron-LM's), flags, section.key=value\n";
   for_each_word(usual, [&](std::string_view name) {
     const auto [flag, help] = help_of(*Catalog::all().find(name)->setting);
     text += fmt::format("  {:<{}}  {}\n", flag, 34, help);

@@ -48,7 +48,7 @@ TEST(LaunchCommand, OptionsOfOtherCommandsAreTheirs) {
   for (const CompatRow& row : compat_rows()) {
     const std::string_view lead = "an option of megatron ";
     if (!row.text.starts_with(lead)) continue;
-    const std::string rest(row.text.substr(lead.size())), command = rest.substr(0, rest.find_first_of(",;"));
+    const std::string rest(row.text.substr(lead.size())), command = rest.substr(0, rest.find_first_of(",; "));
     const std::string help = run_command({command, "--help"}).out;
     std::istringstream flags{std::string(row.flags)};
     for (std::string flag; flags >> flag; ++count)
