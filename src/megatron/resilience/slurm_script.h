@@ -18,8 +18,6 @@ struct SlurmJob {
   std::vector<std::string> command;
 };
 
-// A word as a shell reads it back.
-std::string shell_quoted(const std::string& word);
 // The sbatch script. The step's processes are told by SIGTERM before the limit, and save; exit codes 16, 18,
 // 19 and lost processes put the job into the queue again.
 std::string slurm_script(const SlurmJob& job);

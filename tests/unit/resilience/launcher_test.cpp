@@ -13,6 +13,7 @@
 #include "megatron/base/error.h"
 #include "megatron/comm/patience.h"
 #include "megatron/resilience/process_launcher.h"
+#include "megatron/resilience/shell_words.h"
 #include "megatron/resilience/slurm_script.h"
 #include "support/temp_dir.h"
 
