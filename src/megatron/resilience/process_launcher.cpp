@@ -84,6 +84,7 @@ struct Stream {
 struct Child {
   pid_t pid = -1;
   std::array<Stream, 2> streams;
+  int control = -1;           // of a process on another machine: takes names of signals
   std::FILE* file = nullptr;  // its own log
   bool stopped = false;       // by SIGSTOP
   std::optional<ProcessEnd> end;
@@ -113,14 +114,25 @@ class MeetingFolder {
 // The rank in the job of a process of this machine.
 int rank_in_job(const LaunchJob& job, int local_rank) { return job.node * job.processes + local_rank; }
 
-// The environment of one process: this one's, with torchrun's variables.
+// Whether a variable means the same on another machine.
+bool travels(std::string_view variable) {
+  constexpr std::array<std::string_view, 6> prefixes = {
+      "PATH=", "LD_LIBRARY_PATH=", "NCCL_", "MEGATRON_", "CUDA_", "OMP_"};
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return variable.starts_with(prefix); });
+}
+
+// The environment of one process: this one's, with torchrun's variables. Of a process on another machine:
+// torchrun's, and what this one says of programs, NCCL and us.
 std::vector<std::string> environment_of(const LaunchJob& job, int rank, int port, int restart,
                                         const std::string& folder, bool rejoins) {
+  const bool remote = !job.hosts.empty();
+  const RemotePlace place =
+      remote ? place_of(job.hosts, rank) : RemotePlace{static_cast<size_t>(job.node), rank, job.processes};
   std::map<std::string, std::string> own = {{"RANK", std::to_string(rank_in_job(job, rank))},
-                                            {"LOCAL_RANK", std::to_string(rank)},
-                                            {"GROUP_RANK", std::to_string(job.node)},
+                                            {"LOCAL_RANK", std::to_string(place.local_rank)},
+                                            {"GROUP_RANK", std::to_string(place.host)},
                                             {"WORLD_SIZE", std::to_string(job.nodes * job.processes)},
-                                            {"LOCAL_WORLD_SIZE", std::to_string(job.processes)},
+                                            {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
                                             {"MASTER_ADDR", job.master_address},
                                             {"MASTER_PORT", std::to_string(port)},
                                             {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
@@ -131,10 +143,24 @@ std::vector<std::string> environment_of(const LaunchJob& job, int rank, int port
   std::vector<std::string> all;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
+    if (remote && !travels(text)) continue;
     if (own.count(text.substr(0, text.find('='))) == 0) all.push_back(text);
   }
   for (const auto& [name, value] : own) all.push_back(name + "=" + value);
   return all;
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry; ++entry) all.emplace_back(*entry);
+  return all;
+}
+
+// How a process ended that a shell on another machine tells of: by a signal above 128; 255 is ssh's own,
+// whose connection or machine was lost.
+ProcessEnd remote_end(const ProcessEnd& end) {
+  if (end.code == 255) return {kPeerLost, 0};
+  return end.code > 128 ? ProcessEnd{0, end.code - 128} : end;
 }
 
 // One start of all processes, until the last has ended.
@@ -154,6 +180,7 @@ class Attempt {
       if (child.pid > 0 && !child.end) ::waitpid(child.pid, nullptr, 0);
       for (Stream& stream : child.streams)
         if (stream.descriptor >= 0) ::close(stream.descriptor);
+      if (child.control >= 0) ::close(child.control);
       if (child.file) std::fclose(child.file);
     }
   }
@@ -206,6 +233,16 @@ class Attempt {
     posix_spawn_file_actions_adddup2(&actions, pipes[1][1], STDERR_FILENO);
     std::vector<std::string> variables = environment_of(job_, rank, port_, restart_, folder_.path(), rejoins),
                              words = job_.command;
+    std::array<int, 2> control = {-1, -1};
+    if (!job_.hosts.empty()) {
+      const RemoteHost& host = job_.hosts[place_of(job_.hosts, rank).host];
+      words = remote_command(job_.ssh, host, std::filesystem::current_path().string(), variables, words);
+      variables = own_environment();
+      require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control.data()) == 0,
+              "launch: a socket cannot be made: {}", std::strerror(errno));
+      posix_spawn_file_actions_adddup2(&actions, control[0], STDIN_FILENO);
+      child.control = control[1];
+    }
     std::vector<char*> environment, arguments;
     for (std::string& text : variables) environment.push_back(text.data());
     for (std::string& text : words) arguments.push_back(text.data());
@@ -225,6 +262,7 @@ class Attempt {
       child.streams[i] = {pipes[i][0], "", i == 1};
       ::fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
     }
+    if (control[0] >= 0) ::close(control[0]);
     if (problem != 0) {
       child.pid = -1;
       throw ConfigError(fmt::format("launch: {} cannot be started: {}", words[0], std::strerror(problem)));
@@ -287,6 +325,10 @@ class Attempt {
       child.stopped = WIFSTOPPED(status);
       if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       child.end = WIFSIGNALED(status) ? ProcessEnd{0, WTERMSIG(status)} : ProcessEnd{WEXITSTATUS(status), 0};
+      if (child.control >= 0) {
+        child.end = remote_end(*child.end);
+        ::close(std::exchange(child.control, -1));
+      }
       for_the_rest_.emplace(duration_of(job_.grace));
       if (job_.rejoin && is_lost(*child.end) && rejoined_ < job_.max_restarts) {
         ++rejoined_;
@@ -319,9 +361,17 @@ class Attempt {
     }
   }
 
+  // A process on another machine is killed when its connection ends; other signals are passed by name.
   void signal_all(int signal) {
-    for (const Child& child : children_)
-      if (child.pid > 0 && !child.end) ::kill(-child.pid, signal);
+    for (const Child& child : children_) {
+      if (child.pid <= 0 || child.end) continue;
+      if (child.control < 0 || signal == SIGKILL) {
+        ::kill(-child.pid, signal);
+      } else {
+        const std::string line = std::string(sigabbrev_np(signal)) + "\n";
+        if (::send(child.control, line.data(), line.size(), MSG_NOSIGNAL) < 0) ::kill(-child.pid, SIGKILL);
+      }
+    }
   }
 
   void pass_signals_on() {

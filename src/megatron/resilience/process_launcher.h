@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/base/log.h"
+#include "megatron/resilience/remote_hosts.h"
 
 namespace megatron {
 
@@ -44,12 +45,15 @@ struct LaunchJob {
   // A process that is lost while others go on is started again by itself, to join them, as often as all
   // together may be started again. Processes meet in a folder, which does not go with one of them.
   bool rejoin = false;
+  // Where processes are started by ssh; as many as all slots. Empty: on this machine.
+  std::vector<RemoteHost> hosts;
+  std::vector<std::string> ssh = {"ssh"};  // the program that reaches them, with its options
 };
 
-// Starts this machine's processes with torchrun's environment, gathers what they say line by line, each
-// with its rank in the job in front, and starts them again as judge() and the limits allow. SIGTERM and
-// SIGINT are passed on, and then nothing is started again; a second SIGINT kills the processes. Returns the
-// exit code.
+// Starts this machine's or its hosts' processes with torchrun's environment, gathers what they say line by
+// line, each with its rank in the job in front, and starts them again as judge() and the limits allow.
+// SIGTERM and SIGINT are passed on, and then nothing is started again; a second SIGINT kills the processes.
+// Returns the exit code.
 int launch_job(const LaunchJob& job, const Log& log, std::FILE* out);
 
 }  // namespace megatron

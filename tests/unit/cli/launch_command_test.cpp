@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <sstream>
 
 #include "megatron/config/sources/compat.h"
@@ -40,6 +41,19 @@ TEST(LaunchCommand, KnowsTorchrunsNames) {
                   "1", "--", "true"},
                  "the last of which is 1");
   expect_refused({"launch", "--node-rank", "1", "--", "true"}, "give --nnodes");
+}
+
+TEST(LaunchCommand, HostsNameTheMachines) {
+  testing::TempDir dir;
+  const std::string file = dir / "hosts";
+  std::ofstream(file) << "node1 slots=2\n";
+  expect_refused({"launch", "--hosts", file, "--nnodes", "2", "--", "true"}, "--hosts names the machines");
+  expect_refused({"launch", "--hosts", file, "--slurm", "--dry-run", "--", "true"},
+                 "--hosts does nothing with --slurm");
+  expect_refused({"launch", "--ssh", "ssh -p 22", "--", "true"}, "give --hosts");
+  const Outcome absent = run_command({"launch", "--hosts", dir / "absent", "--", "true"});
+  EXPECT_EQ(absent.code, 1);
+  EXPECT_NE(absent.err.find("cannot be read"), std::string::npos) << absent.err;
 }
 
 // What a refusal calls an option of another command is one.

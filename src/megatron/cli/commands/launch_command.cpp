@@ -18,6 +18,7 @@ struct LaunchSettings {
   double backoff = 1;
   std::string address = "127.0.0.1";
   std::string logs, ranks, filter, time, partition, account, name = "megatron", script = "launch.sbatch";
+  std::string hosts, ssh = "ssh";
   bool slurm = false, dry_run = false, rejoin = false;
 };
 
@@ -33,6 +34,8 @@ std::vector<Flag> launch_flags(LaunchSettings& settings) {
        [&](std::string_view command, const std::string& text) {
          settings.backoff = text == "0" ? 0 : parse_positive(command, "--backoff", text);
        }},
+      text_flag("--hosts", "FILE", "machines to reach by ssh, a line each: NAME [slots=N]", settings.hosts),
+      text_flag("--ssh", "COMMAND", "with --hosts: the program and its options [ssh]", settings.ssh),
       text_flag("--log-dir", "DIR", "a file of each rank's lines", settings.logs),
       text_flag("--show-ranks", "LIST", "ranks whose lines are shown, such as 0,4 [all]", settings.ranks),
       text_flag("--show-lines", "TEXT", "show lines that hold this text [all]", settings.filter),
@@ -55,7 +58,10 @@ std::vector<Flag> launch_flags(LaunchSettings& settings) {
 constexpr std::string_view kSlurmFlags =
     "--nodes --gpus-per-node --time --partition --account --job-name --notice --script --dry-run";
 constexpr std::string_view kLocalFlags =
-    "--backoff --show-ranks --show-lines --master-addr --master-port --node-rank --rejoin";
+    "--backoff --show-ranks --show-lines --master-addr --master-port --node-rank --rejoin --hosts --ssh";
+// What a file of machines says by itself.
+constexpr std::string_view kNodeFlags = "--nnodes --node-rank --rejoin";
+constexpr int64_t kTorchrunsPort = 29500;
 
 // Notes which flags are given.
 std::vector<Flag> noted(std::vector<Flag> flags, std::vector<std::string>& given) {
@@ -76,6 +82,20 @@ void check_given(const std::vector<std::string>& given, bool slurm) {
       throw UsageError(fmt::format(
           "launch: {} does nothing with --slurm, whose script starts the job; leave it out", flag));
   }
+}
+
+// The machines of --hosts; the first is where processes meet.
+std::vector<RemoteHost> hosts_of(LaunchSettings& settings, const std::vector<std::string>& given) {
+  for (const std::string& flag : given)
+    if (holds_word(kNodeFlags, flag))
+      throw UsageError(
+          fmt::format("launch: {}: --hosts names the machines, and starts all; leave it out", flag));
+  std::vector<RemoteHost> hosts = read_hosts(settings.hosts, static_cast<int>(settings.processes));
+  settings.processes = 0;
+  for (const RemoteHost& host : hosts) settings.processes += host.slots;
+  if (std::ranges::count(given, "--master-addr") == 0) settings.address = address_of(hosts[0]);
+  if (settings.port == 0) settings.port = kTorchrunsPort;
+  return hosts;
 }
 
 int submit(const LaunchSettings& settings, std::vector<std::string> command, Invocation& invocation) {
@@ -101,7 +121,7 @@ int submit(const LaunchSettings& settings, std::vector<std::string> command, Inv
 
 std::string launch_help() {
   LaunchSettings settings;
-  return "usage: megatron launch [--nproc N] [options] -- COMMAND ...\n\n"
+  return "usage: megatron launch [--nproc N | --hosts FILE | --slurm] [options] -- COMMAND ...\n\n"
          "Starts the processes of a job with the variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, "
          "MASTER_ADDR, MASTER_PORT), shows what they say with the rank in front, and starts them again where "
          "that helps: after exit codes 16, 18 and 19 and after signals. Codes 1, 2, 3 and 17 end the job. "
@@ -124,6 +144,11 @@ int run_launch(Invocation& invocation) {
   if (command.empty()) throw UsageError("launch: there is nothing to start; write -- and the command");
   check_given(given, settings.slurm);
   if (settings.slurm) return submit(settings, std::move(command), invocation);
+  std::vector<RemoteHost> hosts;
+  if (!settings.hosts.empty())
+    hosts = hosts_of(settings, given);
+  else if (std::ranges::count(given, "--ssh") > 0)
+    throw UsageError("launch: --ssh: processes start on this machine; give --hosts");
   if (settings.nodes > 1) {
     if (settings.port == 0)
       throw UsageError("launch: --nnodes: machines meet at one port; give --master-port, the same on all");
@@ -149,7 +174,10 @@ int run_launch(Invocation& invocation) {
                 .nodes = static_cast<int>(settings.nodes),
                 .node = static_cast<int>(settings.node),
                 .master_address = settings.address,
-                .rejoin = settings.rejoin};
+                .rejoin = settings.rejoin,
+                .hosts = std::move(hosts),
+                .ssh = {}};
+  for_each_word(settings.ssh, [&](std::string_view word) { job.ssh.emplace_back(word); });
   for (const std::string_view rank : comma_separated(settings.ranks))
     job.shown.push_back(static_cast<int>(parse_int("launch", "--show-ranks", rank)));
   return launch_job(job, invocation.log, invocation.out);
