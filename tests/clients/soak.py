@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 
 megatron, tokenizer = sys.argv[1:3]
@@ -149,6 +150,7 @@ with tempfile.TemporaryDirectory() as folder:
             asyncio.run(load(host, int(port), iter(part)))
             used = settled(url)
             assert used == 0
+            time.sleep(3)  # in which the server rests, and gives back what the load alone has needed
             held.append(memory(server.pid))
         evictions = metric(url, "vllm:num_preemptions_total")
     finally:

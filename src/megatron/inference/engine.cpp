@@ -7,6 +7,7 @@
 
 #include "megatron/inference/decode_graphs.h"
 #include "megatron/inference/generate.h"
+#include "megatron/inference/idle_memory.h"
 #include "megatron/inference/logit_rows.h"
 #include "megatron/inference/scheduler.h"
 #include "megatron/models/model_sequences.h"
@@ -541,8 +542,11 @@ void Engine::weights_changed() {
 }
 
 void Engine::run() {
+  IdleMemory memory(state_->ctx, state_->options.idle_bytes);
   while (!state_->stopped) {
-    if (step() || !state_->first() || state_->stopped) continue;
+    const bool stepped = step();
+    memory.look(stepped);
+    if (stepped || !state_->first() || state_->stopped) continue;
     std::unique_lock lock(state_->mutex);
     state_->news.wait_for(lock, kIdle, [&] {
       return state_->stopping || !state_->submitted.empty() || !state_->cancelled.empty();

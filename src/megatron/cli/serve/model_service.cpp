@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "megatron/base/error.h"
+#include "megatron/base/heap.h"
 #include "megatron/cli/flags.h"
 #include "megatron/cli/version.h"
 #include "megatron/models/whole_model.h"
@@ -75,6 +76,7 @@ void serve_model(Invocation& invocation, const CommandLine& line, std::string_vi
     throw ConfigError(fmt::format("{}: {} serves models that go on from a prompt; see megatron logits",
                                   arguments.source.path(), command));
   if (arguments.config.model.moe_enable_routing_replay)
+  share_one_heap();
     throw ConfigError(
         fmt::format("{}: the experts of tokens are told by megatron generate; leave "
                     "--moe-enable-routing-replay out",
