@@ -240,14 +240,14 @@ void answer_chat_completions(const std::string& body, std::shared_ptr<HttpReply>
     if (settings.request.constraint)
       throw ApiError(400, "response_format: it cannot be held together with tool_choice", "response_format");
     output.only_calls = true;
-    output.begins_in_reasoning = output.reasoning = false;
+    output.reasoning = output.begins_in_reasoning;
     settings.request.constraint = compile_for("tools", [&] {
       return compile_framed_schemas(
           model.vocabulary,
           tool_call_texts(style.tools, forced, several && choice.kind == ToolChoice::Kind::required));
     });
   }
-  // A format is that of the answer, not of the thoughts in front of it.
+  // A format or a call is that of the answer, not of the thoughts in front of it.
   if (output.begins_in_reasoning && settings.request.constraint) {
     const auto end = model.tokenizer.id_of("</think>");
     settings.request.constraint =

@@ -10,10 +10,11 @@ constexpr const char* kSpace = " \n";
 }  // namespace
 
 ChatOutput::ChatOutput(const ChatOutputOptions& options) : options_(options), scanner_({}) {
-  if (options.only_calls && options.tools != ToolFormat::hermes)
-    enter(State::calls_to_end);
-  else
-    enter(options.begins_in_reasoning ? State::reasoning : State::content);
+  enter(options.begins_in_reasoning ? State::reasoning : behind_reasoning());
+}
+
+ChatOutput::State ChatOutput::behind_reasoning() const {
+  return options_.only_calls && options_.tools != ToolFormat::hermes ? State::calls_to_end : State::content;
 }
 
 void ChatOutput::enter(State state) {
@@ -63,7 +64,8 @@ void ChatOutput::pass(const std::string& marker, std::vector<ChatPart>& parts) {
   call_.clear();
   trims_ = true;
   if (marker == kThink) return enter(State::reasoning);
-  if (marker == kThinkEnd || marker == kCallEnd) return enter(State::content);
+  if (marker == kThinkEnd) return enter(behind_reasoning());
+  if (marker == kCallEnd) return enter(State::content);
   enter(marker == kCall ? State::call : State::calls_to_end);
 }
 

@@ -36,6 +36,7 @@ class ChatOutput {
  private:
   enum class State { content, reasoning, call, calls_to_end };
 
+  State behind_reasoning() const;
   void enter(State state);
   void read(std::string text, std::vector<ChatPart>& parts);
   void add(ChatPart::Kind kind, std::string text, std::vector<ChatPart>& parts);

@@ -113,6 +113,33 @@ TEST(Chat, JsonIsHeldBehindReasoning) {
 
 TEST(Chat, JsonIsHeld) {
   Served served("Sure! Here it is:");
+// So does a call that is forced.
+TEST(Chat, ToolsAreForcedBehindReasoning) {
+  for (ToolFormat format : {ToolFormat::hermes, ToolFormat::llama3, ToolFormat::mistral}) {
+    ServedModel model = test_model();
+    model.templates.sources[0].second += "{% if add_generation_prompt %}<think>\n{% endif %}";
+    Served served("Hm, well.\n</think>\n\nNo.", std::move(model),
+                  {.style = {.tools = format, .reasoning = true}}, {});
+    const std::string body = fmt::format(
+        R"({{"messages":[{{"role":"user","content":"Hi"}}],"temperature":0,"max_tokens":300,"stream_options":{{"include_usage":true}},
+             "parallel_tool_calls":false,"tools":{},"tool_choice":"required","stream":true}})",
+        kTool);
+    std::string thoughts, content, city;
+    for (const Json& chunk : served.stream(kChat, body)) {
+      if (chunk.at("choices").size() == 0) continue;
+      EXPECT_TRUE(chunk.at("usage").is_null());
+      const Json& delta = chunk.at("choices")[0].at("delta");
+      if (const Json* text = delta.find("reasoning_content")) thoughts += text->as_string();
+      if (const Json* text = delta.find("content")) content += text->as_string();
+      if (const Json* calls = delta.find("tool_calls"))
+        city += Json::parse((*calls)[0].at("function").at("arguments").as_string()).at("city").as_string();
+    }
+    EXPECT_EQ(thoughts, "Hm, well.\n");
+    EXPECT_EQ(content, "");
+    EXPECT_TRUE(city == "Rome" || city == "Oslo") << city;
+  }
+}
+
   const Json answer = served.ask(
       kChat,
       R"({"messages":[{"role":"user","content":"Hi"}],"temperature":0,"max_tokens":400,"response_format":{"type":"json_schema",
