@@ -106,18 +106,22 @@ void AnswerJob::update(size_t index, const RequestUpdate& update) {
     ++answer.tokens;
     const bool ends = update.finish == FinishReason::end_token && i + 1 == update.tokens.size();
     if (settings_.request.max_tokens == 0) break;  // only the prompt was asked about
-    // The token that ends an answer is no part of its text.
-    if (!ends || !settings_.text.skip_special_tokens) piece.text += answer.text.push(token.id);
+    // The token that ends an answer is part of its text where the client asks for it.
+    if (!ends || settings_.text.include_stop) piece.text += answer.text.push(token.id);
     if (!ends) piece.tokens.push_back(token);
   }
   if (answer.text.stopped()) {
     piece.finish_reason = "stop";
-    piece.stop = answer.text.stop();
+    piece.stop = *answer.text.stop();
     if (!update.finish) shared_.backend->cancel(*answer.id);
   } else if (update.finish) {
     piece.text += answer.text.finish();
     piece.finish_reason = update.finish == FinishReason::length && !answer.text.stopped() ? "length" : "stop";
-    if (answer.text.stopped()) piece.stop = answer.text.stop();
+    if (answer.text.stopped())
+      piece.stop = *answer.text.stop();
+    else if (update.finish == FinishReason::end_token && !update.tokens.empty() &&
+             settings_.stop_tokens.contains(update.tokens.back().id))
+      piece.stop = update.tokens.back().id;
   }
   deliver(index, std::move(piece));
 }

@@ -20,8 +20,8 @@ struct AnswerPiece {
   std::vector<TokenChoice> prompt;  // log-probabilities of its prompt, once where asked for
   std::vector<TokenChoice> tokens;
   std::string text;
-  std::string finish_reason;        // "stop" or "length" with the last piece, else ""
-  std::optional<std::string> stop;  // the stop string that ended it
+  std::string finish_reason;  // "stop" or "length" with the last piece, else ""
+  Json stop;                  // the stop string or the number of the stop token that ended it
 };
 
 struct Usage {

@@ -32,8 +32,8 @@ Json call_entry(const ChatPart& part, int index, bool with_index) {
 class ChatWriter : public AnswerWriter {
  public:
   ChatWriter(const ServedModel& model, int64_t answers, const ChatOutputOptions& output, bool logprobs,
-             bool forced)
-      : model_(model), logprobs_(logprobs), forced_(forced) {
+             bool forced, bool include_usage)
+      : model_(model), logprobs_(logprobs), forced_(forced), include_usage_(include_usage) {
     for (int64_t i = 0; i < answers; ++i) answers_.emplace_back(output);
   }
 
@@ -47,8 +47,10 @@ class ChatWriter : public AnswerWriter {
       choice["delta"] = std::move(delta);
       choice["logprobs"] = logprobs_ ? std::exchange(logprobs, Json()) : Json();
       choice["finish_reason"] = finish;
+      if (!finish.is_null()) choice["stop_reason"] = piece.stop;
       Json document = head("chat.completion.chunk");
       document["choices"] = Json(Json::Array{choice});
+      if (include_usage_) document["usage"] = Json();
       documents.push_back(std::move(document));
     };
     if (!answer.begun) {
@@ -90,7 +92,7 @@ class ChatWriter : public AnswerWriter {
     if (const Json list = logprob_list(piece); !list.is_null())
       for (const Json& entry : list.at("content").as_array()) answer.logprobs.push_back(entry);
     if (!piece.finish_reason.empty()) answer.finish = finish_reason(answer, piece);
-    answer.stop = piece.stop ? Json(*piece.stop) : Json();
+    answer.stop = piece.stop;
   }
 
   Json whole(const Usage& usage) override {
@@ -172,7 +174,7 @@ class ChatWriter : public AnswerWriter {
   }
 
   const ServedModel& model_;
-  bool logprobs_, forced_;
+  bool logprobs_, forced_, include_usage_;
   std::vector<Answer> answers_;
   std::string id_ = random_id("chatcmpl-");
   int64_t created_ = seconds_now();
@@ -259,7 +261,7 @@ void answer_chat_completions(const std::string& body, std::shared_ptr<HttpReply>
        {"[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>"})
     if (const auto id = model.tokenizer.id_of(piece)) settings.text.shown_special_tokens.insert(*id);
   auto writer = std::make_unique<ChatWriter>(model, settings.answers, output, logprobs,
-                                             choice.kind == ToolChoice::Kind::named);
+                                             choice.kind == ToolChoice::Kind::named, settings.include_usage);
   std::vector<std::vector<int64_t>> tokens = {std::move(prompt.tokens)};
   std::make_shared<AnswerJob>(shared, model, std::move(settings), std::move(reply), std::move(writer))
       ->start(std::move(tokens));

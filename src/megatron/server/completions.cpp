@@ -86,12 +86,13 @@ class LogprobLists {
 class CompletionWriter : public AnswerWriter {
  public:
   CompletionWriter(const ServedModel& model, std::vector<Prompt> prompts, int64_t answers, bool echo,
-                   bool logprobs, bool prompt_logprobs)
+                   bool logprobs, bool prompt_logprobs, bool include_usage)
       : model_(model),
         prompts_(std::move(prompts)),
         echo_(echo),
         logprobs_(logprobs),
         prompt_logprobs_(prompt_logprobs),
+        include_usage_(include_usage),
         per_prompt_(static_cast<size_t>(answers)),
         answers_(prompts_.size() * per_prompt_) {}
 
@@ -102,6 +103,7 @@ class CompletionWriter : public AnswerWriter {
     if (text.empty() && lists.empty() && piece.finish_reason.empty()) return {};
     Json document = head();
     document["choices"] = Json(Json::Array{choice(index, text, lists, piece)});
+    if (include_usage_) document["usage"] = Json();
     return {document};
   }
 
@@ -179,7 +181,7 @@ class CompletionWriter : public AnswerWriter {
     document["text"] = text;
     document["logprobs"] = logprobs_ ? lists.json() : Json();
     document["finish_reason"] = piece.finish_reason.empty() ? Json() : Json(piece.finish_reason);
-    document["stop_reason"] = piece.stop ? Json(*piece.stop) : Json();
+    document["stop_reason"] = piece.stop;
     // Once, also of a prompt of one token, whose list has nothing but the null of the first.
     if (prompt_logprobs_ && !std::exchange(answers_[index].prompt_told, true))
       document["prompt_logprobs"] = prompt_list(answers_[index].last.prompt);
@@ -206,7 +208,7 @@ class CompletionWriter : public AnswerWriter {
 
   const ServedModel& model_;
   std::vector<Prompt> prompts_;
-  bool echo_, logprobs_, prompt_logprobs_;
+  bool echo_, logprobs_, prompt_logprobs_, include_usage_;
   size_t per_prompt_;
   std::vector<Answer> answers_;
   std::string id_ = random_id("cmpl-");
@@ -237,8 +239,9 @@ void answer_completions(const std::string& body, std::shared_ptr<HttpReply> repl
       static_cast<int>(echo ? std::max(logprobs, prompt_logprobs) : prompt_logprobs);
   std::vector<std::vector<int64_t>> tokens;
   for (const Prompt& prompt : prompts) tokens.push_back(prompt.tokens);
-  auto writer = std::make_unique<CompletionWriter>(model, std::move(prompts), settings.answers, echo,
-                                                   logprobs >= 0, prompt_logprobs >= 0);
+  auto writer =
+      std::make_unique<CompletionWriter>(model, std::move(prompts), settings.answers, echo, logprobs >= 0,
+                                         prompt_logprobs >= 0, settings.include_usage);
   std::make_shared<AnswerJob>(shared, model, std::move(settings), std::move(reply), std::move(writer))
       ->start(std::move(tokens));
 }

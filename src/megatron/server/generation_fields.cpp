@@ -1,8 +1,8 @@
 #include "megatron/server/generation_fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <random>
-#include <set>
 
 #include "megatron/server/api_error.h"
 
@@ -128,7 +128,8 @@ class ConstraintFields {
 void read_sampling(Fields& fields, const ServedModel& model, GenerationSettings& settings) {
   Sampling& sampling = settings.request.sampling;
   sampling.temperature = fields.number("temperature", 1, 0, 100);
-  sampling.top_p = fields.number("top_p", 1, 1e-6, 1);
+  // To the sampler 0 means all tokens; to clients it means the likeliest.
+  sampling.top_p = std::max(fields.number("top_p", 1, 0, 1), 1e-6);
   sampling.top_k = std::max<int64_t>(fields.whole("top_k", 0, -1), 0);
   sampling.min_p = fields.number("min_p", 0, 0, 1);
   sampling.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
@@ -152,13 +153,16 @@ void read_ends(Fields& fields, const ServedModel& model, GenerationSettings& set
   settings.text.include_stop = fields.flag("include_stop_str_in_output", false);
   settings.text.skip_special_tokens = fields.flag("skip_special_tokens", true);
   if (!fields.flag("ignore_eos", false)) settings.request.end_tokens = model.end_tokens;
+  std::set<int64_t> ends(settings.request.end_tokens.begin(), settings.request.end_tokens.end());
   if (const Json* list = fields.find("stop_token_ids")) {
     if (!list->is_array())
       throw ApiError(400, "stop_token_ids: expected an array of integers", "stop_token_ids");
     for (int64_t id : token_ids(*list, model.vocab_size, "stop_token_ids"))
-      settings.request.end_tokens.push_back(id);
+      if (ends.insert(id).second) {
+        settings.request.end_tokens.push_back(id);
+        settings.stop_tokens.insert(id);
+      }
   }
-  const std::set<int64_t> ends(settings.request.end_tokens.begin(), settings.request.end_tokens.end());
   if (settings.request.min_tokens > 0 && std::ssize(ends) >= model.vocab_size)
     throw ApiError(400, "min_tokens: every token ends the answer; give fewer stop_token_ids", "min_tokens");
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ namespace megatron {
 struct GenerationSettings {
   Request request;  // but for its prompt; max_tokens -1: not given
   TextOptions text;
-  int64_t answers = 1;  // to each prompt
-  bool seeded = false;  // by the client; else each answer gets a seed of its own
+  std::set<int64_t> stop_tokens;  // that end an answer for this client alone
+  int64_t answers = 1;            // to each prompt
+  bool seeded = false;            // by the client; else each answer gets a seed of its own
   bool stream = false;
   bool include_usage = false;
 };

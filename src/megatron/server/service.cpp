@@ -1,5 +1,7 @@
 #include "megatron/server/service.h"
 
+#include <algorithm>
+
 #include "megatron/server/api_error.h"
 #include "megatron/server/completions.h"
 #include "megatron/server/document_ids.h"
@@ -16,6 +18,19 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   }
   return difference == 0;
 }
+
+namespace {
+
+// What stands behind the scheme, whose case does not count; "" where it is another one.
+std::string_view bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  if (!std::ranges::equal(authorization.substr(0, kScheme.size()), kScheme, {}, lower)) return {};
+  authorization.remove_prefix(kScheme.size());
+  return authorization.substr(std::min(authorization.find_first_not_of(' '), authorization.size()));
+}
+
+}  // namespace
 
 Service::Service(ServedModel model, Backend& backend, ServiceOptions options)
     : model_(std::move(model)),
@@ -51,9 +66,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpReply> reply) {
 
 void Service::require_key(const HttpRequest& request) const {
   if (options_.api_key.empty()) return;
-  constexpr std::string_view kBearer = "Bearer ";
-  const std::string_view given = request.authorization;
-  if (!given.starts_with(kBearer) || !equal_in_constant_time(given.substr(kBearer.size()), options_.api_key))
+  if (!equal_in_constant_time(bearer_token(request.authorization), options_.api_key))
     throw ApiError(401, "the API key is missing or wrong; send Authorization: Bearer KEY", "",
                    "invalid_api_key");
 }

@@ -30,6 +30,8 @@ TEST(Chat, StreamsBeginWithTheRole) {
       R"({"messages":[{"role":"user","content":"Hi"}],"temperature":0,"stream":true,"logprobs":true,"top_logprobs":2})");
   EXPECT_EQ(chunks.front().at("choices")[0].at("delta").at("role"), Json("assistant"));
   EXPECT_EQ(chunks.back().at("choices")[0].at("finish_reason"), Json("stop"));
+  EXPECT_TRUE(chunks.back().at("choices")[0].at("stop_reason").is_null());
+  EXPECT_FALSE(chunks.back().contains("usage")) << "it was not asked for";
   std::string text, tokens;
   for (const Json& chunk : chunks) {
     const Json& choice = chunk.at("choices")[0];
@@ -111,8 +113,6 @@ TEST(Chat, JsonIsHeldBehindReasoning) {
   EXPECT_EQ(Json(content), message.at("content"));
 }
 
-TEST(Chat, JsonIsHeld) {
-  Served served("Sure! Here it is:");
 // So does a call that is forced.
 TEST(Chat, ToolsAreForcedBehindReasoning) {
   for (ToolFormat format : {ToolFormat::hermes, ToolFormat::llama3, ToolFormat::mistral}) {
@@ -140,6 +140,8 @@ TEST(Chat, ToolsAreForcedBehindReasoning) {
   }
 }
 
+TEST(Chat, JsonIsHeld) {
+  Served served("Sure! Here it is:");
   const Json answer = served.ask(
       kChat,
       R"({"messages":[{"role":"user","content":"Hi"}],"temperature":0,"max_tokens":400,"response_format":{"type":"json_schema",

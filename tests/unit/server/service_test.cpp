@@ -76,8 +76,52 @@ TEST(Completions, StreamsSpellTheAnswer) {
     for (const Json& choice : chunk.at("choices").as_array()) text += choice.at("text").as_string();
   EXPECT_EQ(text, "Grüße, 世界! 😀 end");
   EXPECT_EQ(chunks.back().at("choices").size(), 0);
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) EXPECT_TRUE(chunks[i].at("usage").is_null());
   EXPECT_GT(chunks.back().at("usage").at("completion_tokens").as_int(), 5);
   EXPECT_GT(chunks.size(), 5);
+}
+
+// Tokens that the client names end an answer, which tells by which of them it ended.
+TEST(Completions, StopTokensAreTold) {
+  Served served("Hello world, again.");
+  const std::vector<int64_t> script = test_model().encode("Hello world, again.", false);
+  const int64_t stop = script[3], end = test_model().end_tokens[0];
+  const std::string before =
+      test_model().tokenizer.decode(std::vector<TokenId>(script.begin(), script.begin() + 3));
+  const std::string text = test_model().token_text(stop);
+  const auto body = [&](const std::string& more) {
+    return fmt::format(R"({{"prompt":"x","max_tokens":50,"temperature":0,"stop_token_ids":[{},{}]{}}})", stop,
+                       stop, more);
+  };
+  const Json choice = served.ask(kCompletions, body("")).at("choices")[0];
+  EXPECT_EQ(choice.at("text"), Json(before));
+  EXPECT_EQ(choice.at("finish_reason"), Json("stop"));
+  EXPECT_EQ(choice.at("stop_reason"), Json(stop));
+  EXPECT_EQ(served.stream(kCompletions, body(R"(,"stream":true)")).back().at("choices")[0].at("stop_reason"),
+            Json(stop));
+  const Json whole = served.ask(kCompletions, body(R"(,"include_stop_str_in_output":true)"));
+  EXPECT_EQ(whole.at("choices")[0].at("text"), Json(before + text));
+  // The model's own end is no reason to tell, unless it is passed over but for the client.
+  const auto ended = [&](bool ignores) {
+    return served
+        .ask(kCompletions,
+             fmt::format(
+                 R"({{"prompt":"x","max_tokens":50,"temperature":0,"ignore_eos":{},"stop_token_ids":[{}]}})",
+                 ignores, end))
+        .at("choices")[0]
+        .at("stop_reason");
+  };
+  EXPECT_TRUE(ended(false).is_null());
+  EXPECT_EQ(ended(true), Json(end));
+}
+
+// top_p 0 leaves the likeliest token, however hot.
+TEST(Completions, TopPOfNothingIsGreedy) {
+  Served served("Hello world, again.");
+  const Json answer =
+      served.ask(kCompletions, R"({"prompt":"x","max_tokens":50,"temperature":100,"top_p":0})");
+  EXPECT_EQ(answer.at("choices")[0].at("text"), Json("Hello world, again."));
+  EXPECT_EQ(served.send(kCompletions, R"({"prompt":"x","top_p":-0.1})")->status, 400);
 }
 
 // What lm-eval reads: prompts as tokens, echo, and log-probabilities of every token but the first.
@@ -137,7 +181,7 @@ TEST(Requests, FaultsAreNamed) {
            {R"({"prompt":"a","model":"other"})", "other", 404},
            {R"({"prompt":"a","temperature":-1})", "temperature"},
            {R"({"prompt":"a","temperature":"hot"})", "temperature"},
-           {R"({"prompt":"a","top_p":0})", "top_p"},
+           {R"({"prompt":"a","top_p":1.5})", "top_p"},
            {R"({"prompt":"a","n":0})", "n"},
            {R"({"prompt":"a","n":1.5})", "n"},
            {R"({"prompt":"a","stop":[1]})", "stop"},
@@ -255,8 +299,10 @@ TEST(Requests, KeysAreAsked) {
   EXPECT_EQ(served.start("GET", "/v1/models", "")->status, 401);
   EXPECT_EQ(served.start("GET", "/v1/models", "", "Bearer secre")->status, 401);
   EXPECT_EQ(served.start("GET", "/v1/models", "", "Bearer secrets")->status, 401);
-  EXPECT_EQ(served.start("GET", "/v1/models", "", "secret")->status, 401);
-  EXPECT_EQ(served.start("GET", "/v1/models", "", "Bearer secret")->status, 200);
+  for (const char* wrong : {"secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "bearer Secret"})
+    EXPECT_EQ(served.start("GET", "/v1/models", "", wrong)->status, 401) << wrong;
+  for (const char* right : {"Bearer secret", "bearer secret", "BEARER  secret"})
+    EXPECT_EQ(served.start("GET", "/v1/models", "", right)->status, 200) << right;
   EXPECT_EQ(served.start("GET", "/health", "")->status, 200);
 }
 
