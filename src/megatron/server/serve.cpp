@@ -45,6 +45,7 @@ void serve(Engine& engine, ServedModel model, const ServeOptions& options) {
     failed = true;
   }
   watch.join();
+  http.drain(1);  // what is cut off is told so
   if (fault) std::rethrow_exception(fault);
 }
 
