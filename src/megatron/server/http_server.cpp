@@ -134,7 +134,9 @@ class Connection : public HttpReply, public std::enable_shared_from_this<Connect
 
 void HttpServerState::listen() {
   beast::error_code error;
-  const auto address = asio::ip::make_address(options.host, error);
+  // The one name that every machine knows, asked of none.
+  const auto address =
+      asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
   require_input(!error, "serve: --host {} is no address; give one like 127.0.0.1", options.host);
   const tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port));
   acceptor.open(endpoint.protocol(), error);

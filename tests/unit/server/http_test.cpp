@@ -200,6 +200,26 @@ TEST(Http, PathsAreDecoded) {
   EXPECT_NE(refused.find("Allow: GET, HEAD\r\n"), std::string::npos) << refused;
 }
 
+TEST(Http, LocalhostIsAnAddress) {
+  Listening server("Hello.", {.host = "localhost"});
+  EXPECT_EQ(server.request("GET", "/health", "").first, 200);
+  EXPECT_THROW(Listening("Hello.", {.host = "localhos"}), ConfigError);
+}
+
+TEST(Http, Urls) {
+  const auto parts = [](const char* text) {
+    const HttpUrl url = HttpUrl::parse(text);
+    return std::vector<std::string>{url.host, url.port, url.path};
+  };
+  using Parts = std::vector<std::string>;
+  EXPECT_EQ(parts("http://host"), (Parts{"host", "80", ""}));
+  EXPECT_EQ(parts("http://127.0.0.1:8000/base/"), (Parts{"127.0.0.1", "8000", "/base"}));
+  EXPECT_EQ(parts("http://[::1]:8000"), (Parts{"::1", "8000", ""}));
+  EXPECT_EQ(parts("http://[::1]"), (Parts{"::1", "80", ""}));
+  for (const char* wrong : {"https://host", "host:80", "http://", "http://:80", "http://host:"})
+    EXPECT_THROW(parts(wrong), ConfigError) << wrong;
+}
+
 // Clients that go away are noticed while their answer is made, whole or streamed.
 TEST(Http, DroppedClientsAreCancelled) {
   Listening server(std::string(1900, 'a'), {}, {}, std::chrono::milliseconds(5));

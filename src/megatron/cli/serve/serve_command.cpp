@@ -55,7 +55,9 @@ int run_serve(Invocation& invocation) {
   const Interruption interruption;
   options.is_over = [&] { return interruption.signal() != 0; };
   options.on_ready = [&](int port) {
-    fmt::print(invocation.out, "serving at http://{}:{}\n", options.http.host, port);
+    const std::string& host = options.http.host;
+    const bool colons = host.find(':') != std::string::npos;  // an IPv6 address has brackets in a URL
+    fmt::print(invocation.out, "serving at http://{}:{}\n", colons ? "[" + host + "]" : host, port);
     std::fflush(invocation.out);
   };
   serve_model(invocation, line, "serve", options);
