@@ -51,7 +51,18 @@ class Conversation {
 
   // Asks, and writes the answer as it comes.
   void say(const std::string& text) {
-    add("user", text);
+    const Json before = messages_;
+    try {
+      add("user", text);
+      ask();
+    } catch (...) {
+      messages_ = before;  // what was not answered was not said
+      throw;
+    }
+  }
+
+ private:
+  void ask() {
     Json body = settings_;
     body["messages"] = messages_;
     HttpUrl url = url_;
@@ -59,9 +70,10 @@ class Conversation {
     std::string received, answer;
     const int status = http_request(url, "POST", body.dump(), key_, [&](std::string_view part) {
       received += part;
-      for (size_t end;
-           received.starts_with("data: ") && (end = received.find("\n\n")) != std::string::npos;) {
-        take(received.substr(6, end - 6), answer);
+      // Some servers send comments, which begin with a colon, while they have nothing to say.
+      for (size_t end; (received.starts_with("data: ") || received.starts_with(':')) &&
+                       (end = received.find("\n\n")) != std::string::npos;) {
+        if (received[0] != ':') take(received.substr(6, end - 6), answer);
         received.erase(0, end + 2);
       }
       return interruption_.signal() == 0;
@@ -72,7 +84,6 @@ class Conversation {
     add("assistant", answer);
   }
 
- private:
   void add(const char* role, const std::string& text) {
     Json message = Json::object();
     message["role"] = role;
@@ -108,7 +119,8 @@ class Conversation {
   Json settings_ = Json::object(), messages_;
 };
 
-// Each line of the input is said; "/clear" begins anew, "/exit" and the end of the input end it.
+// Each line of the input is said; "/clear" begins anew, "/exit" and the end of the input end it. In a
+// terminal a refusal, such as of a conversation that has become too long, ends nothing.
 void converse(Conversation& conversation, const Invocation& invocation, const Interruption& interruption) {
   const bool asks = isatty(STDIN_FILENO) != 0;
   const auto prompt = [&] {
@@ -124,7 +136,12 @@ void converse(Conversation& conversation, const Invocation& invocation, const In
       conversation.clear();
       continue;
     }
-    conversation.say(line);
+    try {
+      conversation.say(line);
+    } catch (const Error& error) {
+      if (!asks || interruption.signal() != 0) throw;
+      invocation.log.error("{}", error.what());
+    }
   }
 }
 

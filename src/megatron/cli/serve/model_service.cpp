@@ -23,11 +23,16 @@ Tokenizer served_tokenizer(const ModelArguments& arguments, std::string_view com
   return make_tokenizer("HuggingFaceTokenizer", folder, {.whole_texts = true});
 }
 
+// That of the model's folder, also of a checkpoint in it, whose own name is that of an iteration.
+std::string folder_name(const std::string& path) {
+  std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  if (folder.filename().string().starts_with("iter_")) folder = folder.parent_path();
+  return folder.filename();
+}
+
 ServedModel served_model(const CommandLine& line, const ModelArguments& arguments, std::string_view command) {
-  const std::string path = std::filesystem::path(arguments.source.path()).lexically_normal().string();
-  std::string name =
-      std::filesystem::path(path.ends_with('/') ? path.substr(0, path.size() - 1) : path).filename();
-  ServedModel model{.name = line.get("--served-model-name", name),
+  ServedModel model{.name = line.get("--served-model-name", folder_name(arguments.source.path())),
                     .tokenizer = served_tokenizer(arguments, command),
                     .templates = {},
                     .end_tokens = arguments.source.end_tokens(),
@@ -71,12 +76,12 @@ std::vector<CommandFlag> service_flags() {
 
 void serve_model(Invocation& invocation, const CommandLine& line, std::string_view command,
                  ServeOptions options) {
+  share_one_heap();
   const ModelArguments arguments = model_arguments(invocation, line, command);
   if (!is_decoder(arguments.config.model))
     throw ConfigError(fmt::format("{}: {} serves models that go on from a prompt; see megatron logits",
                                   arguments.source.path(), command));
   if (arguments.config.model.moe_enable_routing_replay)
-  share_one_heap();
     throw ConfigError(
         fmt::format("{}: the experts of tokens are told by megatron generate; leave "
                     "--moe-enable-routing-replay out",
