@@ -110,5 +110,21 @@ TEST(VisionLength, HasRoomForEveryTile) {
   EXPECT_EQ(length({"--use-tiling", "--use-thumbnail"}), 64 + 16) << "one tile needs no thumbnail";
 }
 
+// The same command goes on with rows as long as before.
+TEST(VisionLength, IsThatOfTheRunBefore) {
+  const auto length = [](const Words& words, const Words& before) {
+    Sources sources = sources_of(words);
+    sources.checkpoint = saved_by(before);
+    sources.checkpoint_origin = "checkpoint";
+    return resolve_for(sources, Purpose::inspect).config.model.seq_length;
+  };
+  const Words tiled = with(kSmall, {"--use-tiling", "--max-num-tiles", "6"});
+  EXPECT_EQ(length(kSmall, kSmall), 64 + 16);
+  EXPECT_EQ(length(tiled, tiled), 64 + 6 * 16);
+  EXPECT_EQ(length({"--hidden-size", "64"}, kSmall), 64 + 16) << "the checkpoint's own";
+  EXPECT_EQ(length({"--img-h", "56"}, kSmall), 64 + 16) << "the checkpoint's own";
+  EXPECT_EQ(length({"--seq-length", "72"}, kSmall), 72) << "nothing says that text alone is counted";
+}
+
 }  // namespace
 }  // namespace megatron

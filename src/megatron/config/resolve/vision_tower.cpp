@@ -121,12 +121,15 @@ void derive_vision(ConfigBuilder& builder) {
          model.image_tokens(model.image_patches()), "vision_image_size, vision_patch_size");
 }
 
+// The length in a checkpoint has room for images; one that is given beside --img-h has not, as in the run
+// that wrote it.
 void add_image_tokens(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
-  const bool by_flags = builder.origin("model.vision_image_size").source > Source::hf &&
+  const Source size = builder.origin("model.vision_image_size").source;
+  const bool by_flags = size > Source::hf && size != Source::checkpoint &&
+                        builder.origin("model.seq_length").source != Source::checkpoint &&
                         model.model_provider == ModelProvider::none &&
-                        model.vision_tower == VisionTowerKind::clip &&
-                        builder.origin("model.vision_num_layers").source != Source::checkpoint;
+                        model.vision_tower == VisionTowerKind::clip;
   const bool counts_images = !model.language_model_type.empty() && model.decoder_seq_length > 0;
   if (!by_flags || counts_images || builder.purpose == Purpose::forward || model.seq_length == 0) return;
   // As many more as context- and sequence-parallel ranks need for equal parts.

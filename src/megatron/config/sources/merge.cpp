@@ -98,6 +98,8 @@ class Merger {
         const bool given_counts = setting.key == "seq_length" || setting.key == "vocab_size";
         if ((!saved && !given) || (given && given_counts) || is_of_the_run(setting.key)) continue;
         const Json value = saved ? *saved : default_value(entry);
+        // By whom it is known what --seq-length counts: see add_image_tokens().
+        if (setting.key == "vision_image_size" && given && *given == value) continue;
         if (given && !(*given == value))
           note(fmt::format("{}: the checkpoint {} has {}", merged_.origins[entry.index].where,
                            sources_.checkpoint_origin, show_value(value)));
