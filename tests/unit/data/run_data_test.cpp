@@ -185,6 +185,9 @@ TEST(RunData, SplitsThatTheRunReads) {
   config.dataset.split = "998,1,1";  // less than a document: nothing to evaluate on, and no fault
   EXPECT_FALSE(run_data(config).test);
   EXPECT_TRUE(run_data(config).validation.empty());
+  config.dataset.data_path = {"0.3", dir / "text", "0.7", dir / "text"};  // nor of a blend
+  EXPECT_TRUE(run_data(config).train);
+  EXPECT_FALSE(run_data(config).test);
 }
 
 TEST(RunData, SeveralValidationSets) {

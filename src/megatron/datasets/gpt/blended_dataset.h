@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "megatron/base/error.h"
@@ -69,8 +70,8 @@ struct DataSource {
 using SplitSizes = std::array<std::optional<int64_t>, 3>;
 
 // Builds a dataset by make(prefix, split, ends, samples) for each prefix and split that has data, and blends
-// them as Megatron-LM does. Splits without data are absent, also those of one prefix of which make gives
-// null.
+// them as Megatron-LM does. Splits without data are absent, also those of which make gives null for every
+// prefix.
 template <class Dataset, class Make>
 std::array<std::optional<BlendedDataset<Dataset>>, 3> build_splits(const DataSource& source,
                                                                    const SplitSizes& sizes, Make make) {
@@ -88,8 +89,10 @@ std::array<std::optional<BlendedDataset<Dataset>>, 3> build_splits(const DataSou
     BlendPlan plan;
     if (blend->weights) {
       if (!sizes[s])
-        throw ConfigError(
-            fmt::format("blend of the {} split: weights need a number of samples", name_of(split)));
+        throw ConfigError(fmt::format(
+            "blend of the {} split: its weights share out a number of samples, and each is wanted "
+            "once; leave the weights out, or --full-validation",
+            name_of(split)));
       plan.weights = normalize_weights(*blend->weights);
       plan.size = 0;
       for (double weight : plan.weights) *plan.size += blend_share(*sizes[s], weight);
@@ -100,13 +103,16 @@ std::array<std::optional<BlendedDataset<Dataset>>, 3> build_splits(const DataSou
       std::optional<int64_t> samples;
       if (blend->weights) samples = blend_share(*sizes[s], plan.weights[i], source.surplus);
       datasets.push_back(make(blend->prefixes[i], split, ends, samples));
-      if (!datasets.back())
-        throw ConfigError(
-            fmt::format("{}: the {} split has no documents; leave it out of the blend, or give --split "
-                        "otherwise",
-                        blend->prefixes[i], name_of(split)));
-      descriptions.push_back(datasets.back()->description());
-      plan.sizes.push_back(datasets.back()->size());
+    }
+    if (std::all_of(datasets.begin(), datasets.end(), [](const auto& each) { return !each; })) continue;
+    if (const auto empty = std::find(datasets.begin(), datasets.end(), nullptr); empty != datasets.end())
+      throw ConfigError(
+          fmt::format("{}: the {} split has no documents, those of other prefixes have; leave it out of the "
+                      "blend, or give --split otherwise",
+                      blend->prefixes[static_cast<size_t>(empty - datasets.begin())], name_of(split)));
+    for (const auto& dataset : datasets) {
+      descriptions.push_back(dataset->description());
+      plan.sizes.push_back(dataset->size());
     }
     if (!blend->weights && sizes[s]) {
       const std::vector<double> counts(plan.sizes.begin(), plan.sizes.end());
