@@ -85,6 +85,39 @@ TEST(Run, ExitConditionsSaveAndTheNextRunGoesOn) {
   EXPECT_EQ(parts->losses, whole->losses);  // to the bit
 }
 
+// What an evaluation lacks is told before the run, also at its end, where nothing is due by the interval.
+TEST(Run, EvaluationsHaveTheirSamples) {
+  const auto train_with = [](int64_t samples, const std::string& flags) {
+    const auto tokens = [](int64_t, int64_t before, int64_t index) {
+      return std::vector<int64_t>(9, (before + index) % 32);
+    };
+    RunSpec spec = run_spec(std::string(kTiny) + "--train-iters 3 --eval-interval 2 " + flags);
+    spec.data = [&, samples](const Config&) {
+      return RunData{.train = token_source(8, -1, tokens),
+                     .validation = {{"own", token_source(8, samples, tokens)}},
+                     .test = token_source(8, samples, tokens)};
+    };
+    spec.log = Log(LogLevel::error);
+    spec.out = nullptr;
+    try {
+      run(spec);
+      return std::string();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(train_with(16, "--eval-iters 2"), "");
+  const std::string few = train_with(15, "--eval-iters 2");
+  EXPECT_NE(few.find("the own data has 15 samples and the run needs 16"), std::string::npos) << few;
+  EXPECT_TRUE(few.ends_with("or --eval-iters 1")) << few;
+  EXPECT_EQ(train_with(15, "--eval-iters 1"), "");
+  EXPECT_EQ(train_with(15, "--eval-iters 2 --skip-train"), "");
+  EXPECT_EQ(train_with(12, "--eval-iters 3 --start-eval-at-iter 3"), "");
+  const std::string test = train_with(15, "--eval-iters 4 --full-validation");
+  EXPECT_NE(test.find("the test data has 15 samples and the run needs 16"), std::string::npos) << test;
+  EXPECT_EQ(train_with(15, "--eval-iters 3 --full-validation"), "");
+}
+
 // Frozen layers have losses and nothing else: the weights stay as they were drawn, also in a checkpoint.
 TEST(Run, FrozenLayersLearnNothing) {
   testing::TempDir folder;

@@ -9,10 +9,21 @@
 namespace megatron {
 namespace {
 
+// Evaluations of a run that is not interrupted: at their interval, and at its end.
+int64_t evaluations(const ValidationConfig& validation, int64_t iterations) {
+  if (validation.skip_train) return 1;
+  const int64_t every = validation.eval_interval,
+                before = std::max<int64_t>(1, validation.start_eval_at_iter);
+  const int64_t due = std::max<int64_t>(0, iterations / every - (before - 1) / every);
+  const bool ends_with_one = iterations % every == 0 && iterations >= before;
+  return due + (ends_with_one ? 0 : 1);
+}
+
 // Data that ends before the run does is refused before anything is allocated.
 void check_enough(const TrainingRun& run, const BatchSchedule& batches) {
   const std::string& replay = run.config.dataset.replay;
-  const auto check = [&](const std::string& what, const BatchSource& source, int64_t needed) {
+  const auto check = [&](const std::string& what, const BatchSource& source, int64_t needed,
+                         const std::string& fewer) {
     if (source.samples() < 0 || needed <= source.samples()) return;
     if (!replay.empty())
       throw ConfigError(fmt::format(
@@ -20,15 +31,22 @@ void check_enough(const TrainingRun& run, const BatchSchedule& batches) {
           replay, run.data.iterations, run.iterations, run.data.iterations));
     throw ConfigError(
         fmt::format("the {} data has {} samples and the run needs {}; give each prefix of --data-path a "
-                    "weight (1 A 1 B), which reads it as often as it takes, or less iterations",
-                    what, source.samples(), needed));
+                    "weight (1 A 1 B), which reads it as often as it takes, or {}",
+                    what, source.samples(), needed, fewer));
   };
-  check("training", *run.data.train, batches.samples_of(run.iterations));
+  if (!run.config.validation.skip_train)
+    check("training", *run.data.train, batches.samples_of(run.iterations), "less iterations");
   const ValidationConfig& validation = run.config.validation;
-  if (validation.eval_interval == 0 || validation.full_validation) return;
-  const int64_t round = validation.eval_iters * evaluation_batch(run.config);
-  for (const NamedSource& set : run.data.validation)
-    check(set.name, *set.source, run.iterations / validation.eval_interval * round);
+  if (validation.eval_interval == 0) return;
+  const int64_t batch = evaluation_batch(run.config), round = validation.eval_iters * batch;
+  const auto check_evaluated = [&](const std::string& what, const BatchSource& source, int64_t rounds) {
+    check(what, source, rounds * round,
+          fmt::format("--eval-iters {}", std::max<int64_t>(0, source.samples()) / (rounds * batch)));
+  };
+  if (!validation.full_validation)
+    for (const NamedSource& set : run.data.validation)
+      check_evaluated(set.name, *set.source, evaluations(validation, run.iterations));
+  if (run.data.test) check_evaluated("test", *run.data.test, 1);
 }
 
 }  // namespace
