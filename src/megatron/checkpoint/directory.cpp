@@ -54,6 +54,13 @@ void remove_directory(const fs::path& path) {
   require(!error, "cannot remove {}: {}", path.string(), error.message());
 }
 
+// What no checkpoint needs: a rest that cannot go, say since another machine reads it, is left for the next
+// save.
+void clear_away(const fs::path& path) {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
 // Two directories swap names in one step, where the file system can do that.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
@@ -130,12 +137,12 @@ std::string begin_save(const std::string& root, int64_t iteration,
     const std::string name = entry.path().filename().string();
     if (std::ranges::find(being_removed, entry.path().string()) != being_removed.end()) continue;
     if (name.starts_with(prefix) && (name.ends_with(partial) || name.ends_with(removed)))
-      remove_directory(entry.path());
+      clear_away(entry.path());
     // A replacement that was killed half-way: finish it, one way or the other.
     if (name.starts_with(prefix) && name.ends_with(replaced)) {
       fs::path place = fs::path(root) / name.substr(0, name.size() - replaced.size());
       if (is_complete(place)) {
-        remove_directory(entry.path());
+        clear_away(entry.path());
       } else {
         rename_directory(entry.path(), place);
       }
@@ -145,6 +152,7 @@ std::string begin_save(const std::string& root, int64_t iteration,
   require(!fs::exists(place) || is_complete(place), "{} is there already and was not saved by this program",
           place.string());
   const fs::path path = place.string() + std::string(partial);
+  remove_directory(path);  // nothing old may be in it
   fs::create_directory(path, error);
   require(!error, "cannot create {}: {}", path.string(), error.message());
   return path.string();
@@ -156,19 +164,19 @@ std::string publish_save(const std::string& root, int64_t iteration) {
                  aside = place.string() + std::string(replaced);
   require(is_complete(written), "checkpoint: {} has no index.json", written.string());
   sync_directory(written.string());
+  fs::path old;  // what the new one takes the place of
   if (!fs::exists(place)) {
     rename_directory(written, place);
-    sync_directory(root);
   } else if (exchange(written, place)) {
-    sync_directory(root);
-    remove_directory(written);
+    old = written;
   } else {
     rename_directory(place, aside);
     rename_directory(written, place);
-    sync_directory(root);
-    remove_directory(aside);
+    old = aside;
   }
+  sync_directory(root);
   write_file_atomically((fs::path(root) / tracker_name).string(), fmt::format("{}\n", iteration));
+  if (!old.empty()) clear_away(old);
   return place.string();
 }
 
@@ -205,8 +213,7 @@ std::vector<int64_t> retain_checkpoints(const std::string& root, int64_t publish
 }
 
 void discard_save(const std::string& root, int64_t iteration) noexcept {
-  std::error_code ignored;
-  fs::remove_all(fs::path(root) / (iteration_name(iteration) + std::string(partial)), ignored);
+  clear_away(fs::path(root) / (iteration_name(iteration) + std::string(partial)));
 }
 
 }  // namespace megatron

@@ -46,10 +46,10 @@ bool has_checkpoint(const std::string& path);
 // What the user names: a root (then its latest), or one checkpoint itself. A ConfigError where there is none.
 std::string resolve_checkpoint(const std::string& path);
 
-// A save, seen from the file system. begin_save() clears what killed saves left and makes the partial
-// directory, but leaves alone the paths that another thread is deleting; publish_save(), once all files in it
-// are on the disk, gives it its name and then moves the tracker. Whatever dies between, what was complete
-// before is still found.
+// A save, seen from the file system. begin_save() clears what killed saves left, as far as it can, and makes
+// the partial directory, but leaves alone the paths that another thread is deleting; publish_save(), once all
+// files in it are on the disk, gives it its name, moves the tracker, and then deletes what had that name.
+// Whatever dies between, what was complete before is still found.
 std::string begin_save(const std::string& root, int64_t iteration,
                        std::span<const std::string> being_removed = {});
 std::string publish_save(const std::string& root, int64_t iteration);

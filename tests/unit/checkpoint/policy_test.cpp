@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <thread>
 
+#include "fault/odd_disks.h"
 #include "megatron/checkpoint/agree.h"
 #include "megatron/checkpoint/background_removal.h"
 #include "megatron/checkpoint/checkpoint.h"
@@ -240,6 +242,37 @@ TEST(Retain, HalfADeletion) {
   EXPECT_EQ(iterations(list_checkpoints(dir.path())), (std::vector<int64_t>{2}));
   save(dir.path(), 3);
   EXPECT_FALSE(fs::exists(dir / "iter_0000001.removed"));
+}
+
+// A folder of which the disk lets go of the files alone, since another machine reads one of them, stops no
+// save and none that takes its name.
+TEST(SaveCheckpoint, PassesOverWhatCannotBeDeleted) {
+  TempDir dir;
+  for (int64_t iteration : {1, 2, 3}) save(dir.path(), iteration);
+  write_text(dir / "latest_checkpointed_iteration.txt", "1\n");
+  fs::rename(dir / "iter_0000003", dir / "iter_0000003.removed");
+  bool broken = false;
+  std::string again, partial;
+  std::thread([&] {  // what it asks of the kernel holds for it alone
+    broken = testing::keep_folders();
+    if (!broken) return;
+    again = error_of([&] { save(dir.path(), 2); });
+    fs::create_directory(dir / "iter_0000004.partial");
+    partial = error_of([&] { save(dir.path(), 4); });
+  })
+      .join();
+  if (!broken) GTEST_SKIP() << "this kernel does not let a process break its disk";
+  EXPECT_EQ(again, "no error");
+  EXPECT_TRUE(fs::exists(dir / "iter_0000003.removed"));
+  EXPECT_TRUE(fs::exists(dir / "iter_0000002.partial")) << "the old one of the two";
+  EXPECT_EQ(latest_checkpoint(dir.path())->iteration, 2) << "the tracker names what is published";
+  EXPECT_TRUE(verify_checkpoint(dir / "iter_0000002").empty());
+  EXPECT_NE(partial.find("cannot remove " + dir / "iter_0000004.partial: Directory not empty"),
+            std::string::npos)
+      << "new files may lie beside no old ones: " << partial;
+  save(dir.path(), 5);
+  EXPECT_FALSE(fs::exists(dir / "iter_0000003.removed"));
+  EXPECT_FALSE(fs::exists(dir / "iter_0000002.partial"));
 }
 
 TEST(ResumePlaces, TheLatestThenOlderOnes) {
