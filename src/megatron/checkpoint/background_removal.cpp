@@ -1,8 +1,11 @@
 #include "megatron/checkpoint/background_removal.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <utility>
@@ -16,13 +19,23 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kPartBytes = uintmax_t{64} << 20;
 
+// A disk of this machine. On a mount from elsewhere the system's leases say nothing of other machines, and an
+// object store may write what is left of a file that gets shorter once more.
+bool is_local(int fd) {
+  constexpr long kLocal[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
+                             F2FS_SUPER_MAGIC, TMPFS_MAGIC,     OVERLAYFS_SUPER_MAGIC};
+  struct statfs facts {};
+  return ::fstatfs(fd, &facts) == 0 &&
+         std::ranges::find(kLocal, static_cast<long>(facts.f_type)) != std::end(kLocal);
+}
+
 // Whether nobody else has a file open or mapped, who would miss what is cut off. The system grants a lease
 // for writing in that case alone; where it knows of no leases, nobody can tell.
 bool is_unused(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return false;
   ::fcntl(fd, F_SETSIG, SIGURG);  // which is ignored, should somebody open the file meanwhile
-  const bool unused = ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+  const bool unused = is_local(fd) && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
   if (unused) ::fcntl(fd, F_SETLEASE, F_UNLCK);
   ::close(fd);
   return unused;

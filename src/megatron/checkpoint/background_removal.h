@@ -12,7 +12,7 @@ namespace megatron {
 
 // Deletes directories on a thread of its own. Some file systems take as long to delete a large file as to
 // write it, and whoever writes meanwhile is slowed down as much: files that nobody reads are cut from their
-// end, part by part, and between two parts a save may have the disk to itself.
+// end, part by part, on disks of this machine, and between two parts a save may have the disk to itself.
 class BackgroundRemoval {
  public:
   BackgroundRemoval() = default;

@@ -1,13 +1,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <set>
 #include <thread>
 
 #include "fault/odd_disks.h"
@@ -179,6 +182,79 @@ TEST(BackgroundRemoval, StandsStillWhileItIsPaused) {
   removal.finish();
   EXPECT_FALSE(fs::exists(dir / "c"));
   EXPECT_EQ(error_of([&] { removal.rethrow(); }), "no error");
+}
+
+// Whether the system tells who uses the files of a folder, as it does for disks of this machine.
+bool knows_users(const std::string& folder) {
+  struct statfs facts {};
+  if (::statfs(folder.c_str(), &facts) != 0) return false;
+  const std::set<long> kinds = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
+                                F2FS_SUPER_MAGIC, TMPFS_MAGIC,     OVERLAYFS_SUPER_MAGIC};
+  const std::string path = folder + "/lease-probe";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const bool granted = fd >= 0 && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+  if (fd >= 0) ::close(fd);
+  ::unlink(path.c_str());
+  return granted && kinds.count(static_cast<long>(facts.f_type)) > 0;
+}
+
+// A save that begins in the middle of a file waits for one part at most.
+TEST(BackgroundRemoval, StandsStillWithinAFile) {
+  TempDir dir;
+  if (!knows_users(dir.path())) GTEST_SKIP() << "files are deleted whole here";
+  constexpr uintmax_t kPart = uintmax_t{64} << 20, kBytes = kPart << 16;  // a hole
+  bool seen = false;
+  for (int i = 0; i < 50 && !seen; ++i) {
+    fs::create_directories(dir / "a");
+    write_text(dir / "a/file", "");
+    std::error_code error;
+    fs::resize_file(dir / "a/file", kBytes, error);
+    if (error) GTEST_SKIP() << "no file may be this large here";
+    BackgroundRemoval removal;
+    removal.add({dir / "a"});
+    uintmax_t size = kBytes;
+    while (!error && size == kBytes) size = fs::file_size(dir / "a/file", error);
+    removal.pause();
+    size = fs::file_size(dir / "a/file", error);
+    seen = !error && size > 4 * kPart;
+    if (!seen) continue;  // this thread came too late
+    EXPECT_EQ(size % kPart, 0u);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_GE(fs::file_size(dir / "a/file"), size - kPart);
+    removal.resume();
+    removal.finish();
+    EXPECT_FALSE(fs::exists(dir / "a"));
+  }
+  EXPECT_TRUE(seen);
+}
+
+// On a mount from elsewhere nobody knows who reads, and a file that gets shorter may be stored once more.
+TEST(BackgroundRemoval, CutsOnDisksOfThisMachineAlone) {
+  constexpr int kNotAllowed = 99;
+  // `kind`: ramfs stands for those, as a file system that grants leases and is none of the disks' either.
+  for (const char* kind : {"tmpfs", "ramfs"}) {
+    SCOPED_TRACE(kind);
+    TempDir dir;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (!testing::mount_disk(dir.path(), kind, "")) ::_exit(kNotAllowed);
+      fs::create_directories(dir / "a");
+      write_text(dir / "a/file", "");
+      fs::resize_file(dir / "a/file", uintmax_t{300} << 20);
+      if (!testing::forbid_call(__NR_truncate)) ::_exit(kNotAllowed);
+      BackgroundRemoval removal;
+      removal.add({dir / "a"});
+      removal.finish();
+      ::_exit(fs::exists(dir / "a") ? 1 : 0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kNotAllowed)
+      GTEST_SKIP() << "this process may not mount a disk, or be watched";
+    const bool cut = WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS;
+    EXPECT_TRUE(cut || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
+    EXPECT_EQ(cut, std::string(kind) == "tmpfs" && knows_users("/dev/shm"));
+  }
 }
 
 // A program that has opened or mapped a file of an old checkpoint reads on to its end.
