@@ -132,8 +132,8 @@ class OpenFiles {
       const ssize_t count =
           direct ? ::pread(fd, data + (at - from), aligned_up(end) - at, static_cast<off_t>(at)) : -1;
       if (count < 0 && direct && errno == EINTR) continue;
-      if (!direct || (count < 0 && errno == EINVAL))  // other alignments are asked for here
-        return read(file, at, end, data + (at - from));
+      // Other alignments may be asked for here, or memory of another kind. A broken disk tells again.
+      if (count < 0) return read(file, at, end, data + (at - from));
       at += checked(count, file, end);
     }
   }

@@ -329,6 +329,27 @@ TEST_F(Blocks, ComeFromTheCacheWhereItHasThem) {
   EXPECT_LT(again, static_cast<long>(bytes / 512));
 }
 
+// Direct reads that fail, as into memory that the disk cannot reach, are made through the page cache.
+TEST_F(Blocks, AreReadThroughTheCacheWhereDirectReadsFail) {
+  TempDir dir;
+  constexpr size_t bytes = (size_t{8} << 20) + 1;  // of which a direct read asks for more
+  const std::vector<std::string> files = {dir / "a"};
+  testing::write_text(files[0], std::string(bytes, 'a'));
+  testing::drop_from_cache(files[0]);
+  Checksum sum;
+  const std::vector<ReadBlock> blocks = {{.file = 0, .bytes = bytes, .sum = &sum}};
+  RankContext host;
+  std::string message;
+  std::thread([&] {  // what it asks of the kernel holds for those that it begins
+    if (!testing::fail_calls(__NR_pread64, EFAULT, bytes + 1)) return;
+    message = error_of([&] { read_blocks(files, blocks, host.stream, nullptr, ReadWay::direct); });
+  })
+      .join();
+  if (message.empty()) GTEST_SKIP() << "this kernel does not let a process break its disk";
+  EXPECT_EQ(message, "no error");
+  EXPECT_EQ(sum.hex(), checksum_of_file(files[0]));
+}
+
 // A disk that fails or fills up under a thread that writes: the save fails with its words, whoever waits is
 // released, and nothing is left of the file.
 TEST_F(Blocks, ADiskThatFailsEndsTheWriter) {
