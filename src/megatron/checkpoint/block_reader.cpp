@@ -140,8 +140,9 @@ class OpenFiles {
 
  private:
   size_t checked(ssize_t count, size_t file, size_t end) const {
-    require(count >= 0, "cannot read {}: {}", paths_[file], std::strerror(errno));
-    require(count > 0, "{}: it ends before byte {}", paths_[file], end);
+    if (count < 0)
+      throw UnreadableFile(fmt::format("cannot read {}: {}", paths_[file], std::strerror(errno)));
+    if (count == 0) throw UnreadableFile(fmt::format("{}: it ends before byte {}", paths_[file], end));
     return static_cast<size_t>(count);
   }
   int descriptor(size_t file) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/base/checksum.h"
+#include "megatron/base/error.h"
 #include "megatron/device/stream.h"
 
 namespace megatron {
@@ -25,6 +26,12 @@ struct ReadBlock {
   std::function<void(const std::byte* data)> use = {};
 };
 
+// A file whose bytes the disk does not give, or that has fewer of them.
+class UnreadableFile : public Error {
+ public:
+  using Error::Error;
+};
+
 // How files are read.
 enum class ReadWay : uint8_t {
   cached,  // others read the same bytes, whom the page cache serves
@@ -34,7 +41,7 @@ enum class ReadWay : uint8_t {
 
 // Reads blocks of files: several threads read ahead, one makes checksums, and the caller's thread uses the
 // blocks, all at once. At most a few buffers are in use, pinned for a GPU. Few bytes are read by the caller's
-// thread alone. An Error of any thread ends it.
+// thread alone. An Error of any thread, such as an UnreadableFile, ends it.
 void read_blocks(std::span<const std::string> files, std::span<const ReadBlock> blocks, const Stream& stream,
                  const std::shared_ptr<DeviceRuntime>& device, ReadWay way = ReadWay::cached);
 

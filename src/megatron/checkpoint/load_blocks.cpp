@@ -38,8 +38,12 @@ class LoadBlocks {
   }
 
   void run() {
-    read_blocks(files_, blocks_, ctx_.stream, ctx_.device.is_cpu() ? nullptr : ctx_.runtime,
-                reader_.only_reader_ ? ReadWay::direct : ReadWay::cached);
+    try {
+      read_blocks(files_, blocks_, ctx_.stream, ctx_.device.is_cpu() ? nullptr : ctx_.runtime,
+                  reader_.only_reader_ ? ReadWay::direct : ReadWay::cached);
+    } catch (const UnreadableFile& error) {  // an older checkpoint may do
+      throw reader_.damaged(error.what());
+    }
     for (const auto& [chunk, sum] : sums_) reader_.verified_.insert(chunk);
   }
 

@@ -350,6 +350,36 @@ TEST_F(Blocks, AreReadThroughTheCacheWhereDirectReadsFail) {
   EXPECT_EQ(sum.hex(), checksum_of_file(files[0]));
 }
 
+// A checkpoint that the disk does not give is a damaged one, so that an older one is taken.
+TEST_F(Blocks, WhatCannotBeReadIsDamaged) {
+  TempDir dir;
+  const std::string path = save(dir.path(), false);
+  for (const bool verify : {true, false}) {
+    SCOPED_TRACE(verify);
+    std::string message;
+    bool damaged = false;
+    std::thread([&] {
+      if (!testing::fail_calls(__NR_pread64, EIO)) return;
+      RankContext host;
+      const ShardSpec few = ShardSpec::split({kRows, kColumns}, 0, 3, 8);
+      message = error_of([&] {
+        CheckpointReader reader(path, verify);
+        try {
+          reader.load(host,
+                      std::vector<ShardedTensor>{{"plain", few, host.empty(few.local_shape, DType::F32)}});
+        } catch (const DamagedCheckpoint&) {
+          damaged = true;
+          throw;
+        }
+      });
+    }).join();
+    if (message.empty()) GTEST_SKIP() << "this kernel does not let a process break its disk";
+    EXPECT_TRUE(damaged);
+    EXPECT_EQ(message, "the checkpoint " + path + " is damaged: cannot read " + path +
+                           "/rank_00000.safetensors: Input/output error");
+  }
+}
+
 // A disk that fails or fills up under a thread that writes: the save fails with its words, whoever waits is
 // released, and nothing is left of the file.
 TEST_F(Blocks, ADiskThatFailsEndsTheWriter) {
