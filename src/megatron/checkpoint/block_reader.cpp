@@ -210,7 +210,10 @@ class Pipeline {
   ~Pipeline() {
     fail_with(std::make_exception_ptr(Error("given up")));
     for (std::thread& thread : threads_) thread.join();
-    if (device_) stream_.synchronize();  // before the buffers go
+    try {
+      if (device_) stream_.synchronize();  // before the buffers go
+    } catch (...) {                        // a device that fails reads nothing any more
+    }
   }
   Pipeline(const Pipeline&) = delete;
 
@@ -221,6 +224,7 @@ class Pipeline {
         if (blocks_[block].use) blocks_[block].use(place_of(i, block));
       release(i);
     }
+    if (device_) stream_.synchronize();
   }
 
  private:

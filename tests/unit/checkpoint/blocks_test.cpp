@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -378,6 +379,35 @@ TEST_F(Blocks, WhatCannotBeReadIsDamaged) {
     EXPECT_EQ(message, "the checkpoint " + path + " is damaged: cannot read " + path +
                            "/rank_00000.safetensors: Input/output error");
   }
+}
+
+// A device that is lost while copies run on it.
+class LostDevice final : public DeviceRuntime {
+ public:
+  Device device() const override { return kCpu; }
+  void* acquire_memory(size_t bytes) override { return std::malloc(bytes); }
+  void release_memory(void* data, size_t) override { std::free(data); }
+  void synchronize(void*) override { throw Error("the device is lost"); }
+  void copy_from_host(void* target, const void* source, size_t bytes, void*) override {
+    std::memcpy(target, source, bytes);
+  }
+  void copy_to_host(void* target, const void* source, size_t bytes, void*) override {
+    std::memcpy(target, source, bytes);
+  }
+};
+
+TEST_F(Blocks, ADeviceThatIsLostEndsTheReader) {
+  TempDir dir;
+  constexpr size_t bytes = size_t{8} << 20;
+  const std::vector<std::string> files = {dir / "a"};
+  testing::write_text(files[0], std::string(bytes, 'a'));
+  const auto device = std::make_shared<LostDevice>();
+  const Stream stream(device);
+  std::vector<ReadBlock> blocks = {{.file = 0, .bytes = bytes}};
+  const auto read = [&] { return error_of([&] { read_blocks(files, blocks, stream, device); }); };
+  EXPECT_EQ(read(), "the device is lost");
+  blocks[0].use = [](const std::byte*) { throw Error("not here"); };
+  EXPECT_EQ(read(), "not here");
 }
 
 // A disk that fails or fills up under a thread that writes: the save fails with its words, whoever waits is
