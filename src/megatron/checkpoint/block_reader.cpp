@@ -204,12 +204,16 @@ class Pipeline {
       buffers_.push_back(make_buffer(largest));
       free_.push_back(i);
     }
-    threads_.emplace_back([this] { guarded([&] { sum(); }); });
-    for (int i = 0; i < readers(way); ++i) threads_.emplace_back([this] { guarded([&] { read(); }); });
+    try {
+      threads_.emplace_back([this] { guarded([&] { sum(); }); });
+      for (int i = 0; i < readers(way); ++i) threads_.emplace_back([this] { guarded([&] { read(); }); });
+    } catch (...) {  // the system gives no more threads
+      stop();
+      throw;
+    }
   }
   ~Pipeline() {
-    fail_with(std::make_exception_ptr(Error("given up")));
-    for (std::thread& thread : threads_) thread.join();
+    stop();
     try {
       if (device_) stream_.synchronize();  // before the buffers go
     } catch (...) {                        // a device that fails reads nothing any more
@@ -234,6 +238,11 @@ class Pipeline {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::move(error);
     changed_.notify_all();
+  }
+  void stop() {
+    fail_with(std::make_exception_ptr(Error("given up")));
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
   }
   void guarded(const std::function<void()>& work) {
     try {

@@ -29,9 +29,14 @@ BlockWriter::BlockWriter(SafetensorsWriter& file, std::shared_ptr<DeviceRuntime>
   if (device_) pinned_ = make_host_allocator(device_);
   if (!file.is_large()) return;
   file.bypass_cache();
-  threads_.emplace_back([this] { sum_blocks(); });
-  for (int i = 0; i < writers(); ++i) threads_.emplace_back([this] { write_blocks(kFileBlocksOfAWriter); });
-  for (int i = 0; i < fillers(); ++i) threads_.emplace_back([this] { fill_blocks(); });
+  try {
+    threads_.emplace_back([this] { sum_blocks(); });
+    for (int i = 0; i < writers(); ++i) threads_.emplace_back([this] { write_blocks(kFileBlocksOfAWriter); });
+    for (int i = 0; i < fillers(); ++i) threads_.emplace_back([this] { fill_blocks(); });
+  } catch (...) {  // the system gives no more threads
+    stop();
+    throw;
+  }
 }
 
 BlockWriter::~BlockWriter() {

@@ -1,6 +1,7 @@
 #include "megatron/checkpoint/checkpoint.h"
 
 #include <atomic>
+#include <system_error>
 #include <thread>
 
 #include "megatron/checkpoint/agree.h"
@@ -144,14 +145,20 @@ void AsyncSaver::start(RankContext& ctx, const ProcessGroup& world, const SaveRe
     throw;
   }
   job_ = std::move(job);
-  job_->thread = std::thread([job = job_.get(), rank = world.rank(), &snapshot = snapshot_] {
-    try {
-      job->file = write_pieces(job->save.directory(), rank, snapshot.copies());
-    } catch (...) {
-      job->error = std::current_exception();
-    }
-    job->done.store(true, std::memory_order_release);
-  });
+  try {
+    job_->thread = std::thread([job = job_.get(), rank = world.rank(), &snapshot = snapshot_] {
+      try {
+        job->file = write_pieces(job->save.directory(), rank, snapshot.copies());
+      } catch (...) {
+        job->error = std::current_exception();
+      }
+      job->done.store(true, std::memory_order_release);
+    });
+  } catch (const std::system_error&) {  // no thread: finish() tells all ranks
+    snapshot_.copies();                 // they have arrived, so their memory may go
+    job_->error = std::current_exception();
+    job_->done.store(true, std::memory_order_release);
+  }
 }
 
 std::optional<std::string> AsyncSaver::poll(const ProcessGroup& world) {
@@ -165,7 +172,7 @@ std::optional<std::string> AsyncSaver::poll(const ProcessGroup& world) {
 std::optional<std::string> AsyncSaver::finish(const ProcessGroup& world) {
   if (!job_) return {};
   const std::unique_ptr<Job> job = std::move(job_);
-  job->thread.join();
+  if (job->thread.joinable()) job->thread.join();
   snapshot_.release();
   return job->save.publish(world, [&] {
     if (job->error) std::rethrow_exception(job->error);

@@ -138,6 +138,16 @@ struct CpuPool::State {
     }
   }
 
+  void end() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+      generation.fetch_add(1, std::memory_order_relaxed);
+    }
+    wake.notify_all();
+    for (auto& thread : threads) thread.join();
+  }
+
   // Of the caller: no chunk is left, so only threads that hold one are waited for, not those that have yet to
   // wake.
   void wait_for_others() {
@@ -155,19 +165,17 @@ struct CpuPool::State {
 CpuPool::CpuPool(int width) : width_(std::max(1, width)) {
   if (width_ == 1) return;
   state_ = std::make_unique<State>(width_);
-  for (int i = 1; i < width_; ++i)
-    state_->threads.emplace_back([state = state_.get(), i] { state->work(i); });
+  try {
+    for (int i = 1; i < width_; ++i)
+      state_->threads.emplace_back([state = state_.get(), i] { state->work(i); });
+  } catch (...) {  // the system gives no more threads
+    state_->end();
+    throw;
+  }
 }
 
 CpuPool::~CpuPool() {
-  if (!state_) return;
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-    state_->generation.fetch_add(1, std::memory_order_relaxed);
-  }
-  state_->wake.notify_all();
-  for (auto& thread : state_->threads) thread.join();
+  if (state_) state_->end();
 }
 
 void CpuPool::run(int64_t n, int64_t grain, Call call, const void* body) { run(n, grain, {}, call, body); }

@@ -410,6 +410,42 @@ TEST_F(Blocks, ADeviceThatIsLostEndsTheReader) {
   EXPECT_EQ(read(), "not here");
 }
 
+// A system that gives some threads and no more, as containers do: an error, which a run outlives.
+TEST_F(Blocks, AreGivenUpWhereThreadsAreMissing) {
+  TempDir dir;
+  constexpr size_t bytes = size_t{8} << 20;
+  const std::vector<std::string> files = {dir / "a"};
+  testing::write_text(files[0], std::string(bytes, 'a'));
+  const std::vector<ReadBlock> blocks = {{.file = 0, .bytes = bytes}};
+  RankContext host;
+  bool limited = true;
+  const auto with_threads = [&](int count, const std::function<void()>& work) {
+    std::string message;
+    std::thread([&] {
+      limited = testing::limit_threads(count);
+      try {
+        if (limited) work();
+        message = "no error";
+      } catch (const std::exception& error) {
+        message = error.what();
+      }
+    }).join();
+    return message;
+  };
+  for (const int count : {0, 1}) {
+    SCOPED_TRACE(count);
+    const std::string read = with_threads(count, [&] { read_blocks(files, blocks, host.stream, nullptr); });
+    if (!limited) GTEST_SKIP() << "this kernel does not let a process limit its threads";
+    EXPECT_EQ(read, "Resource temporarily unavailable");
+    EXPECT_EQ(with_threads(count,
+                           [&] {
+                             SafetensorsWriter file(dir / "b", {{"a", DType::U8, {bytes}}});
+                             BlockWriter writer(file, nullptr);
+                           }),
+              "Resource temporarily unavailable");
+  }
+}
+
 // A disk that fails or fills up under a thread that writes: the save fails with its words, whoever waits is
 // released, and nothing is left of the file.
 TEST_F(Blocks, ADiskThatFailsEndsTheWriter) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "fault/odd_disks.h"
 #include "megatron/checkpoint/checkpoint.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
@@ -171,6 +172,26 @@ TEST(AsyncSaver, AFaultInTheBackgroundIsTold) {
   });
   EXPECT_EQ(latest_checkpoint(dir.path())->iteration, 1);
   expect_values(dir.path(), 1);
+}
+
+// A rank whose system gives it no thread: all ranks hear of it, and the run can go on.
+TEST(AsyncSaver, ARankWithoutAThreadIsTold) {
+  TempDir dir;
+  std::atomic<bool> limited = true;
+  run_ranks(2, [&](int rank, ProcessGroup& world) {
+    RankContext ctx(kCpu, 1, rank);
+    AsyncSaver saver;
+    if (rank == 1) limited = testing::limit_threads(0);
+    world.barrier();
+    if (!limited) return;
+    saver.start(ctx, world, make_request(ctx, rank, dir.path(), 1));
+    EXPECT_TRUE(saver.busy());
+    const std::string message = error_of([&] { saver.finish(world); });
+    EXPECT_NE(message.find("rank 1: Resource temporarily unavailable"), std::string::npos) << message;
+    EXPECT_FALSE(saver.busy());
+  });
+  if (!limited) GTEST_SKIP() << "this kernel does not let a process limit its threads";
+  EXPECT_TRUE(list_checkpoints(dir.path()).empty());
 }
 
 TEST(AsyncSaver, GivenUpHalfWayLeavesTheOldOne) {

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "fault/odd_disks.h"
+
 namespace megatron {
 namespace {
 
@@ -107,6 +109,22 @@ TEST(CpuPool, ReadsAheadOfMemoryThatWasGivenBack) {
   loop(first.data());
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(count, 7 * 1024);
+}
+
+// A system that gives some threads and no more, as containers do: an error, which a program outlives.
+TEST(CpuPool, IsNotMadeWhereThreadsAreMissing) {
+  std::string message;
+  std::thread([&] {
+    if (!testing::limit_threads(2)) return;
+    try {
+      CpuPool pool(5);
+      message = "no error";
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+  }).join();
+  if (message.empty()) GTEST_SKIP() << "this kernel does not let a process limit its threads";
+  EXPECT_EQ(message, "Resource temporarily unavailable");
 }
 
 double cpu_seconds() {
