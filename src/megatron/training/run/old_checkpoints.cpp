@@ -9,11 +9,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// 0 where somebody has moved it.
 uintmax_t bytes_in(const std::string& folder) {
   uintmax_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) bytes += entry.file_size();
-  return bytes;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    if (entry->is_regular_file(error) && !error) {
+      const uintmax_t size = entry->file_size(error);
+      bytes += error ? 0 : size;
+    }
+  return error ? 0 : bytes;
 }
 
 }  // namespace
@@ -28,19 +34,16 @@ OldCheckpoints::~OldCheckpoints() {
 void OldCheckpoints::retain(const std::string& root, int64_t iteration, const std::string& path,
                             const Retention& policy) {
   tell_failure();
-  std::vector<std::string> aside;
   try {
+    std::vector<std::string> aside;
     retain_checkpoints(root, iteration, policy, &aside);
-  } catch (const std::exception& error) {
+    if (aside.empty()) return;
+    if (const uintmax_t bytes = bytes_in(path)) bytes_ = bytes;  // else the last one was as large
+    newest_ = aside.size();
+    removal_.add(std::move(aside));
+  } catch (const std::exception& error) {  // the new checkpoint is there all the same
     tell_(fmt::format("older checkpoints stay: {}", error.what()));
   }
-  if (aside.empty()) return;
-  try {
-    bytes_ = bytes_in(path);
-  } catch (const fs::filesystem_error&) {  // somebody else has moved it: the last one was as large
-  }
-  newest_ = aside.size();
-  removal_.add(std::move(aside));
 }
 
 std::vector<std::string> OldCheckpoints::make_way(const std::string& root) {
@@ -50,7 +53,10 @@ std::vector<std::string> OldCheckpoints::make_way(const std::string& root) {
   const fs::space_info space = fs::space(root, error);
   const bool has_room = !error && bytes_ > 0 && space.available > bytes_ + bytes_ / 8;
   // Where saves follow each other closely, each would find more that is yet to be deleted.
-  has_room&& pending <= newest_ ? removal_.pause() : removal_.finish();
+  if (has_room && pending <= newest_)
+    removal_.pause();
+  else
+    removal_.finish();
   return removal_.pending();
 }
 

@@ -1,0 +1,113 @@
+#include "megatron/training/run/old_checkpoints.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <thread>
+
+#include "fault/odd_disks.h"
+#include "support/temp_dir.h"
+
+// How a run deletes checkpoints that do not stay.
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::TempDir;
+
+std::string make(const std::string& root, int64_t iteration) {
+  const std::string path = root + "/" + iteration_name(iteration);
+  fs::create_directories(path);
+  testing::write_text(path + "/index.json", std::string(1000, ' '));
+  return path;
+}
+
+// The newest K = 1; what the run is told.
+class Publisher {
+ public:
+  explicit Publisher(const std::string& root) : root_(root) {}
+  void publish(int64_t iteration) {
+    const std::string path = make(root_, iteration);
+    old.retain(root_, iteration, path, {.most_recent = 1});
+  }
+
+  std::string told;
+  OldCheckpoints old{[this](const std::string& line) { told += line + "\n"; }};
+
+ private:
+  std::string root_;
+};
+
+// Nothing is deleted while a save is under way; the one after it waits for what is still there.
+TEST(OldCheckpoints, StandAsideOfASave) {
+  TempDir dir;
+  Publisher run(dir.path());
+  run.publish(1);
+  EXPECT_TRUE(run.old.make_way(dir.path()).empty()) << "nothing goes yet";
+  run.old.save_ended();
+  bool slow = false, stood_still = false;
+  // The thread that deletes takes over what is asked of the kernel here.
+  std::thread([&] {
+    slow = testing::slow_down({__NR_unlink, __NR_unlinkat, __NR_rmdir}, std::chrono::milliseconds(100));
+    if (!slow) return;
+    for (int64_t newest = 1; newest < 20 && !stood_still; newest += 2) {  // this thread may come too late
+      const std::string first = dir / iteration_name(newest) + ".removed",
+                        second = dir / iteration_name(newest + 1) + ".removed";
+      run.publish(newest + 1);
+      const std::vector<std::string> left_alone = run.old.make_way(dir.path());
+      run.publish(newest + 2);
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      stood_still = left_alone == std::vector<std::string>{first} && fs::exists(first) && fs::exists(second);
+      const size_t pending = fs::exists(first) + fs::exists(second);
+      EXPECT_TRUE(run.old.make_way(dir.path()).empty() || pending < 2);
+      EXPECT_TRUE((!fs::exists(first) && !fs::exists(second)) || pending < 2);
+      run.old.finish();
+    }
+  }).join();
+  if (!slow) GTEST_SKIP() << "this kernel does not let a process slow itself down";
+  EXPECT_TRUE(stood_still);
+  EXPECT_EQ(run.told, "");
+}
+
+TEST(OldCheckpoints, TellsWhatStays) {
+  TempDir dir;
+  make(dir.path(), 1);
+  Publisher run(dir.path());
+  bool broken = false;
+  std::thread([&] {
+    broken = testing::keep_folders();
+    if (!broken) return;
+    run.publish(2);
+    run.old.finish();
+  }).join();
+  if (!broken) GTEST_SKIP() << "this kernel does not let a process break its disk";
+  EXPECT_EQ(run.told, "older checkpoints stay: cannot remove " + dir / "iter_0000001.removed" +
+                          ": Directory not empty\n");
+}
+
+// A machine that has no thread left for it: the save is done all the same, and the run goes on.
+TEST(OldCheckpoints, StayWhereNoThreadCanBegin) {
+  TempDir dir;
+  make(dir.path(), 1);
+  Publisher run(dir.path());
+  bool broken = false;
+  std::string error = "no error";
+  std::thread([&] {
+    broken = testing::limit_threads(0);
+    if (!broken) return;
+    try {
+      run.publish(2);
+    } catch (const std::exception& thrown) {
+      error = thrown.what();
+    }
+  }).join();
+  if (!broken) GTEST_SKIP() << "this kernel does not let a process limit its threads";
+  EXPECT_EQ(error, "no error");
+  EXPECT_EQ(run.told, "older checkpoints stay: Resource temporarily unavailable\n");
+  EXPECT_FALSE(fs::exists(dir / "iter_0000001")) << "a checkpoint no more";
+}
+
+}  // namespace
+}  // namespace megatron
