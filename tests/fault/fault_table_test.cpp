@@ -224,6 +224,48 @@ TEST(FaultTable, SmallDiskThatDeletesSlowly) {
   }
 }
 
+// The last save does not wait for the deletion of what is to go: a run that is told to end has little time.
+TEST(FaultTable, LastSaveOnADiskThatDeletesSlowly) {
+  constexpr int kNotAllowed = 99;
+  TempDir dir;
+  const std::string folder = dir / "c", seen = dir / "seen";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!slow_down({__NR_unlinkat, __NR_rmdir}, std::chrono::seconds(1))) ::_exit(kNotAllowed);
+    std::FILE* out = std::fopen("/dev/null", "w");
+    ::_exit(run_cli(commands(), training({"--save", folder, "--save-interval", "4", "--most-recent-k", "1"}),
+                    out, out));
+  }
+  bool was_there = false;
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    was_there =
+        was_there || (fs::exists(folder + "/iter_0000010") && fs::exists(folder + "/iter_0000004.removed"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNotAllowed)
+    GTEST_SKIP() << "this kernel does not let a process slow itself down";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(was_there);
+  EXPECT_EQ(contents(folder + "/iter_0000010"), undisturbed());
+  EXPECT_EQ(list_checkpoints(folder).size(), 1u);
+  EXPECT_FALSE(fs::exists(folder + "/iter_0000004.removed"));
+}
+
+// A quota that has room once something is deleted: the last save is tried again.
+TEST(FaultTable, LastSaveIsTriedTwice) {
+  constexpr int kNotAllowed = 99;
+  TempDir dir;
+  const std::string folder = dir / "c", messages = dir / "messages";
+  const int code = train_in_child(training({"--save", folder}), messages, [] {
+    if (!fail_first(__NR_fsync, EDQUOT)) ::_exit(kNotAllowed);
+  });
+  if (code == kNotAllowed) GTEST_SKIP() << "this kernel does not let a process break its disk";
+  EXPECT_EQ(code, 0) << read_text(messages);
+  EXPECT_EQ(contents(folder + "/iter_0000010"), undisturbed());
+}
+
 // Saves that take longer than the steps between them are waited for, one by one, and nothing is lost.
 TEST(FaultTable, SlowDisk) {
   constexpr int kNotAllowed = 99;

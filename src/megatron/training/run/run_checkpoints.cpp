@@ -580,11 +580,19 @@ void RunCheckpoints::finish(const TrainState& progress) {
   if (local_ && local_->busy()) attempt_local([&] { return local_->finish(); });
   finish_saver();
   const bool has_news = progress.rerun.is_object() && !loaded_rerun_;
-  if (saved_ != progress.iteration || has_news) {
-    old_.finish();  // no later save makes up for this one where a quota leaves too little room
-    begun_ = {true, progress.iteration};
-    published(save_checkpoint(ctx_, world_, request(true, progress), &plans_));
+  if (saved_ == progress.iteration && !has_news) return;
+  begun_ = {true, progress.iteration};
+  const auto save = [&] { return save_checkpoint(ctx_, world_, request(true, progress), &plans_); };
+  std::string path;
+  try {
+    path = save();
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {  // on all ranks alike, and no later save makes up for this one
+    old_.finish();          // a quota may have too little room beside what is to go
+    path = save();
   }
+  published(path);
 }
 
 }  // namespace megatron
