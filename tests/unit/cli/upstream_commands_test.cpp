@@ -107,6 +107,19 @@ TEST(UpstreamCommands, CheckpointsInAnotherLayout) {
     lasts.insert(row.find("lm_loss")->dump() + row.find("grad_norm")->dump());
   }
   EXPECT_EQ(lasts.size(), 1u);
+  // The legacy form passes through a folder of its own, which is nobody else's.
+  std::filesystem::create_directories(folder / "legacy/mp_rank_00");
+  testing::write_text(folder / "legacy/mp_rank_00/model_optim_rng.pt", "not a pickle");
+  std::filesystem::create_directories(folder / "taken/torch_dist.passing");
+  testing::write_text(folder / "taken/torch_dist.passing/file", "kept");
+  outcome = convert(folder / "legacy", "torch_dist", folder / "taken");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("torch_dist.passing is there already"), std::string::npos) << outcome.err;
+  EXPECT_EQ(testing::read_text(folder / "taken/torch_dist.passing/file"), "kept");
+  outcome = convert(folder / "legacy", "torch_dist", folder / "new");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("model_optim_rng.pt"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "new")) << "a folder that is left over";
   for (const auto& [wrong, text] : std::vector<std::pair<Outcome, const char*>>{
            {convert(folder / "ours", "torch", folder / "x"), "use torch_dist"},
            {convert(folder / "ours", "safetensors", folder / "x"), "already"},

@@ -32,10 +32,17 @@ std::vector<std::string> without_flags(const std::vector<std::string>& args) {
   return rest;
 }
 
-// Megatron-LM's legacy form becomes torch_dist by way of ours, in a folder that goes again.
+// Megatron-LM's legacy form becomes torch_dist by way of ours, in a new folder that goes again.
 class PassingFolder {
  public:
-  explicit PassingFolder(std::string path) : path_(std::move(path)) {}
+  explicit PassingFolder(std::string path) : path_(std::move(path)) {
+    const std::filesystem::path parent = std::filesystem::path(path_).parent_path();
+    if (!parent.empty()) std::filesystem::create_directories(parent);
+    if (!std::filesystem::create_directory(path_))
+      throw ConfigError(
+          fmt::format("{}: {} is there already, of another conversion that goes on or was killed; delete it",
+                      kFormat, path_));
+  }
   ~PassingFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
