@@ -23,7 +23,9 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kReadBuffers = 6;
+// As many as are filled, summed and used at once; more even out a slow disk, within this part of what is
+// read: a load takes little memory beside the model's.
+constexpr size_t kReadBuffers = 6, kFewestBuffers = 3, kReadPerBuffers = 20;
 constexpr size_t kFewBytes = size_t{4} << 20;
 constexpr size_t kAdvisedBytes = size_t{128} << 10;
 constexpr size_t kSummedBytes = size_t{256} << 10;  // summed and copied while a core's cache has them
@@ -194,13 +196,16 @@ class Pipeline {
         data_(extents_.size()),
         state_(extents_.size(), State::waits) {
     if (device) pinned_ = make_host_allocator(device);
-    size_t largest = 0, count = 0;
-    for (const Extent& extent : extents_)
-      if (needs_buffer(extent)) {
-        largest = std::max(largest, extent.aligned_bytes());
-        ++count;
-      }
-    for (size_t i = 0; i < std::min(kReadBuffers, count); ++i) {
+    size_t largest = 0, count = 0, total = 0;
+    for (const Extent& extent : extents_) {
+      total += extent.end - extent.begin;
+      if (!needs_buffer(extent)) continue;
+      largest = std::max(largest, extent.aligned_bytes());
+      ++count;
+    }
+    const size_t wanted =
+        count == 0 ? 0 : std::clamp(total / kReadPerBuffers / largest, kFewestBuffers, kReadBuffers);
+    for (size_t i = 0; i < std::min(wanted, count); ++i) {
       buffers_.push_back(make_buffer(largest));
       free_.push_back(i);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -380,6 +381,32 @@ TEST_F(Blocks, WhatCannotBeReadIsDamaged) {
                            "/rank_00000.safetensors: Input/output error");
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take memory themselves
+// Whoever reads little has few buffers: 3 of 16 MiB, each with a huge page more where it begins within one.
+TEST_F(Blocks, TakeLittleMemoryBesideWhatIsRead) {
+  TempDir dir;
+  constexpr size_t block = ReadBlock::kBytes, count = 20;
+  const std::vector<std::string> files = {dir / "a"};
+  testing::write_text(files[0], std::string(count * block + 20, 'a'));
+  testing::drop_from_cache(files[0]);
+  const auto most = [] {  // KiB
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("VmHWM:")) return std::stol(line.substr(6));
+    return 0L;
+  };
+  std::vector<ReadBlock> blocks;
+  for (size_t i = 0; i < count; ++i) blocks.push_back({.file = 0, .offset = 20 + i * block, .bytes = block});
+  blocks[0].use = [](const std::byte*) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  RankContext host;
+  if (!std::ofstream("/proc/self/clear_refs").write("5", 1).flush())
+    GTEST_SKIP() << "the system does not tell the most memory since a moment";
+  const long before = most();
+  read_blocks(files, blocks, host.stream, nullptr, ReadWay::direct);
+  EXPECT_LT(most() - before, 64L << 10);
+}
+#endif
 
 // A device that is lost while copies run on it.
 class LostDevice final : public DeviceRuntime {
