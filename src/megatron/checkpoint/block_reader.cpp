@@ -19,6 +19,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/huge_pages.h"
 #include "megatron/device/host_memory.h"
+#include "megatron/tensor/tensor.h"
 
 namespace megatron {
 namespace {
