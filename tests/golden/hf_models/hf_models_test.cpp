@@ -2,6 +2,7 @@
 
 #include "golden/hf_models/cases.h"
 #include "golden/hf_models/gradients.h"
+#include "golden/hf_models/hf_case.h"
 #include "megatron/inference/generate.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/reduce.h"
@@ -12,36 +13,15 @@
 namespace megatron {
 namespace {
 
-using testing::golden_path;
 using testing::is_close;
 using testing::to_doubles;
 using testing::Tolerance;
 
-class HfModels : public ::testing::TestWithParam<const char*> {
+class HfModels : public testing::HfCase {
  protected:
-  HfModels() { alone_.world().attach(ctx_); }
-  std::string path(const std::string& file) const {
-    return golden_path("hf_models", std::string(GetParam()) + "/" + file);
-  }
-
-  RankContext ctx_{testing::test_device()};
-  ParallelContext alone_;
-  AutoBridge bridge_{path("model")};
-  SafetensorsFile io_{path("io.safetensors")}, grads_{path("grads.safetensors")};
+  SafetensorsFile grads_{path("grads.safetensors")};
   Json meta_ = Json::read(path("meta.json"));
   double noise(const char* what) const { return 10 * meta_.at("fp32_vs_fp64").at(what).as_double(); }
-
-  std::unique_ptr<GptModel> whole_model() {
-    const ModelConfig& config = bridge_.model_config();
-    auto model =
-        std::make_unique<GptModel>(config, ModelSlice{0, config.num_layers}, ModelParallel{}, DType::F32);
-    for (Parameter* parameter : model->parameters()) {
-      parameter->allocate(ctx_, DType::F32);
-      parameter->allocate_gradient(ctx_);
-    }
-    bridge_.load(ctx_, model->parameters());
-    return model;
-  }
 };
 
 TEST_P(HfModels, LogitsLossAndGradients) {
@@ -58,9 +38,7 @@ TEST_P(HfModels, LogitsLossAndGradients) {
   Tensor loss;
   {
     TapeScope scope(ctx_, &tape);
-    MicroBatch micro{.ids = testing::to_device(ctx_, ids).view({tokens})};
-    micro.seq = model->sequences(ctx_, batch, length);
-    Tensor hidden = model->run_stage(ctx_, {}, micro)[0];
+    Tensor hidden = hidden_states(*model);
     Tensor logits = model->logits(ctx_, hidden);
     EXPECT_TRUE(is_close(ctx_, "logits", logits.detach().slice(1, 0, bridge_.model_config().vocab_size),
                          io_.tensor("out.logits"), {.absolute = std::max(2e-5, noise("logits_max_abs"))}));
