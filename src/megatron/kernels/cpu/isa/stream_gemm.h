@@ -108,6 +108,8 @@ struct Int8Stream {
 template <class Stream, class In, class Out>
 class StreamGemm {
  public:
+  static constexpr int64_t kTileColumns = 8;
+
   StreamGemm(const KernelContext& ctx, const GemmProblem& p, const float* scales)
       : ctx_(ctx),
         p_(p),
@@ -122,10 +124,11 @@ class StreamGemm {
     });
     const ReadStream weights{p_.b, p_.b_column * static_cast<int64_t>(sizeof(typename Stream::Weight))};
     ctx_.pool.parallel_for(p_.n, 16, weights, [&](int64_t begin, int64_t end) {
-      for (int64_t column = begin; column < end; ++column) {
+      for (int64_t column = begin; column < end; column += kTileColumns) {
+        const int64_t behind = std::min(column + kTileColumns, end);
         int64_t row = 0;
-        for (; row + 4 <= p_.m; row += 4) rows<4>(row, column);
-        for (; row < p_.m; ++row) rows<1>(row, column);
+        for (; row + 4 <= p_.m; row += 4) tile<4>(row, column, behind);
+        for (; row < p_.m; ++row) tile<1>(row, column, behind);
       }
     });
   }
@@ -135,6 +138,12 @@ class StreamGemm {
     float* target = wide_.data() + row * padded_;
     if (padded_ > p_.k) std::fill_n(target + padded_ - Stream::kStep, Stream::kStep, 0.f);
     Stream::widen(static_cast<const In*>(p_.a) + row * p_.a_row, p_.k, target);
+  }
+
+  // Rows stay in the cache while these columns pass.
+  template <int Rows>
+  void tile(int64_t row, int64_t column, int64_t end) {
+    for (; column < end; ++column) rows<Rows>(row, column);
   }
 
   template <int Rows>
