@@ -41,7 +41,7 @@ class GradAccumulator {
 struct Weight {
   Tensor value;
   GradAccumulator* accumulator = nullptr;
-  // Of 8-bit values: fp32 […, rows, ⌈columns / 128⌉], of each 128 numbers of a row; or for each 128 rows.
+  // Of narrow values (kernels/narrow_weight.h): […, rows, groups], for the groups of a row; or of 128 rows.
   Tensor scale = {};
   DType wide = DType::F32;  // of what was quantised
 

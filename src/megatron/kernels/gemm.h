@@ -12,10 +12,10 @@ namespace megatron {
 // the device) multiply their elements: one scale for all, or one for each block of block_rows × 128, the
 // latter along k: [⌈m / block_rows⌉, ⌈k / 128⌉] for a and the transpose of that for b. block_rows is 1, with
 // unit stride along m (n), or 128 for one of the operands, with unit stride along k and a multiple of four
-// between rows. Weights of 8 bits (b_scale without a_scale): b is int8 [k, n] with unit stride along k, or
-// e4m3 on a GPU, a and c are bf16, or fp32 on the CPU, and b_scale is fp32 [⌈n / b_block_rows⌉, ⌈k / 128⌉],
-// on the CPU of each 128 numbers of a column, contiguous. fast_accum lets tensor cores accumulate in fewer
-// bits where each operand has one scale.
+// between rows. Narrow weights (b_scale without a_scale): b is int8 [k, n] with unit stride along k, on a GPU
+// also e4m3; a and c are bf16, or fp32 on the CPU; b_scale is fp32 [⌈n / b_block_rows⌉, ⌈k / 128⌉]. On the
+// CPU b is int8 or int4 [⌈k / 2⌉, n], b_scale of each group of a column, contiguous (narrow_weight.h).
+// fast_accum lets tensor cores accumulate in fewer bits where each operand has one scale.
 struct GemmArgs {
   Tensor a, b, c;
   double alpha = 1, beta = 0;

@@ -4,8 +4,8 @@
 
 namespace megatron {
 
-// x [rows, columns] in blocks of block_rows × block_columns (0: the whole extent) to fp8, on the CPU also to
-// int8. inverse_scale
+// x [rows, columns] in blocks of block_rows × block_columns (0: the whole extent) to fp8 or int8, on the CPU
+// in blocks of 1 × 32 also to int4 with its bf16 scales (narrow_weight.h). Of fp8 and int8, inverse_scale
 // (fp32, [blocks down, blocks across]) holds amax / largest of each block: x ≈ q · inverse_scale. A block of
 // zeros gets 1. The last bit follows two conventions: several blocks divide by amax / largest (DeepSeek's
 // recipe), a single block multiplies by largest / amax, and inverse_scale is one over that (Transformer

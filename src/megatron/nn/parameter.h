@@ -55,7 +55,7 @@ struct Parameter {
   bool partial_over_tp =
       false;                 // held whole by every TP (expert: ETP) rank, each with a part of the gradient
   bool keep_fp32 = false;    // fp32 (fp64 in an fp64 model) whatever the model's dtype
-  bool quantizable = false;  // only linears and a table's look-up read it, which take values of 8 bits
+  bool quantizable = false;  // only linears and a table's look-up read it, which take narrow values
   bool tied_copy = false;    // the last stage's copy of the embedding: counted once in norms, never saved
 
   std::optional<bool> decays;  // whether weight decay touches it, instead of the usual rule
@@ -63,7 +63,7 @@ struct Parameter {
   bool sharded = false;  // value has memory only while its unit is in use
 
   Tensor value;
-  Tensor scale;             // of 8-bit values, and
+  Tensor scale;             // of narrow values, and
   DType wide = DType::F32;  // the dtype before, as Weight has them
   GradAccumulator accumulator;
   std::function<void(RankContext&)> before_use;  // the value may still be on its way until then

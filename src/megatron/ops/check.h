@@ -4,6 +4,7 @@
 
 #include "megatron/autograd/op_listener.h"
 #include "megatron/autograd/rank_context.h"
+#include "megatron/kernels/narrow_weight.h"
 
 namespace megatron::ops {
 
@@ -52,18 +53,19 @@ inline void check_vector(const RankContext& ctx, const char* op, const char* wha
   check_dtype(op, what, vector, dtype);
 }
 
-// A weight [.., rows, columns] of the activations' dtype, or of 8 bits with a scale for each 128 of a row or
-// each 128 × 128.
+// A weight [.., rows, columns] of the activations' dtype, or a narrow one with a scale for each group of a
+// row or each 128 × 128.
 inline void check_weight(const RankContext& ctx, const char* op, const Weight& weight, DType dtype) {
   if (!weight.scale) return check_dtype(op, "weight", weight.value, dtype);
   const bool gpu = ctx.device.type == DeviceType::Cuda;
   const DType small = weight.value.dtype();
-  require(small == DType::I8 || (gpu && small == DType::F8E4M3), "{}: weights of {} are not built for {}", op,
-          small, ctx.device);
+  require(small == DType::I8 || small == (gpu ? DType::F8E4M3 : kInt4),
+          "{}: weights of {} are not built for {}", op, small, ctx.device);
   require(dtype == DType::BF16 || (!gpu && dtype == DType::F32),
           "{}: x is {}, but beside a quantised weight it must be bf16, or on the CPU fp32", op, dtype);
   Shape scales = weight.value.shape();
-  scales[-1] = (scales[-1] + 127) / 128;
+  const int64_t group = scale_columns(small) / numbers_in_element(small);  // in elements
+  scales[-1] = (scales[-1] + group - 1) / group;
   if (small == DType::F8E4M3 && weight.scale.size(-2) != scales[-2]) scales[-2] = (scales[-2] + 127) / 128;
   check_shape(op, "the weight's scale", weight.scale, scales);
 }

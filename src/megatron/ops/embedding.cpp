@@ -1,5 +1,6 @@
 #include "megatron/ops/embedding.h"
 
+#include "megatron/kernels/narrow_weight.h"
 #include "megatron/ops/check.h"
 #include "megatron/ops/quantize.h"
 
@@ -45,9 +46,9 @@ Tensor look_up(RankContext& ctx, const Weight& table, const Tensor& ids, int64_t
   Tensor y = ctx.empty({ids.size(0), table.value.size(1)}, table.value.dtype());
   ctx.kernels->gather_rows(ctx.kernel_context(), {table.value, ids, y, first});
   if (table.scale) {
-    Tensor scale = ctx.empty({ids.size(0), table.scale.size(1)}, DType::F32);
+    Tensor scale = ctx.empty({ids.size(0), table.scale.size(1)}, table.scale.dtype());
     ctx.kernels->gather_rows(ctx.kernel_context(), {table.scale, ids, scale, first});
-    return dequantize(ctx, {y, scale, 1, 128}, table.wide);
+    return dequantize(ctx, {y, scale, 1, scale_columns(y.dtype())}, table.wide);
   }
   ctx.trace("embedding", Phase::Forward, 0, 2.0 * static_cast<double>(y.bytes()));
   if (needs_grad(ctx, {}, {&table})) record(ctx, std::make_unique<EmbeddingNode>(ctx, table, ids, first), y);

@@ -10,8 +10,8 @@ double flops_of(const Tensor& x, const Tensor& weight) {
 }
 
 // Expert by expert: on the CPU, where such weights are, the offsets can be read.
-void multiply_int8(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& offsets,
-                   const Tensor& y) {
+void multiply_quantized(RankContext& ctx, const Tensor& x, const Weight& weight, const Tensor& offsets,
+                        const Tensor& y) {
   const std::vector<int32_t> ends = ctx.to_vector<int32_t>(offsets);
   for (int64_t e = 0; e < weight.value.size(0); ++e) {
     const int64_t begin = ends[static_cast<size_t>(e)], end = ends[static_cast<size_t>(e) + 1];
@@ -33,10 +33,11 @@ class GroupedFormat final : public LinearFormat {
                const Tensor& y) const override {
     const Tensor& w = weight.value;
     if (weight.scale)
-      multiply_int8(ctx, x.data, weight, offsets_, y);
+      multiply_quantized(ctx, x.data, weight, offsets_, y);
     else
       ctx.kernels->grouped_gemm(ctx.kernel_context(), {x.data, w.detach().transpose(1, 2), y, offsets_});
-    trace(ctx, name(), Phase::Forward, flops_of(x.data, w), {&x.data, &w, &y});
+    trace(ctx, name(), Phase::Forward, 2.0 * static_cast<double>(x.data.numel() * y.size(1)),
+          {&x.data, &w, &y});
   }
   void dgrad(RankContext& ctx, const Operand& dy, const Weight& weight, const Tensor& dx) const override {
     const Tensor& w = weight.value;

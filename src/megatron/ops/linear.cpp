@@ -57,14 +57,14 @@ void check_call(RankContext& ctx, const Tensor& x, const Weight& weight, const L
   const int64_t inputs = call.input_activation ? call.input_activation->inputs() : 1;
   const char* columns = inputs == 2 ? "2 in (gate, then up)" : "in";
   if (call.offsets) {
-    require(x.rank() == 2 && w.rank() == 3 && x.size(1) == inputs * w.size(2),
+    require(x.rank() == 2 && w.rank() == 3 && x.size(1) == inputs * columns_of(weight),
             "{}: x {} and weight {} do not fit; they must be [rows, {}] and [experts, out, in]", op, x, w,
             columns);
     check_input(ctx, op, "offsets", call.offsets);
     check_dtype(op, "offsets", call.offsets, DType::I32);
     check_shape(op, "offsets", call.offsets, {w.size(0) + 1});
   } else {
-    require(x.rank() == 2 && w.rank() == 2 && x.size(1) == inputs * w.size(1),
+    require(x.rank() == 2 && w.rank() == 2 && x.size(1) == inputs * columns_of(weight),
             "{}: x {} and weight {} do not fit; they must be [tokens, {}] and [out, in]", op, x, w, columns);
   }
   if (call.fp8)
@@ -72,7 +72,7 @@ void check_call(RankContext& ctx, const Tensor& x, const Weight& weight, const L
   else
     check_weight(ctx, op, weight, x.dtype());
   check_vector(ctx, op, "bias", call.bias.value, w.size(-2), x.dtype());
-  if (call.active) check_shape(op, "the activation", call.active, {x.size(0), w.size(-1)});
+  if (call.active) check_shape(op, "the activation", call.active, {x.size(0), columns_of(weight)});
   if (call.output_activation)
     require(w.size(-2) % call.output_activation->inputs() == 0,
             "{}: weight {} must have as many rows for up as for the gate", op, w);
@@ -118,7 +118,7 @@ LinearResult call_linear(RankContext& ctx, const Tensor& x, const Weight& weight
   if (call.input_activation) {
     input = call.active;
     if (!input) {
-      input = ctx.empty({x.size(0), w.size(-1)}, x.dtype());
+      input = ctx.empty({x.size(0), columns_of(weight)}, x.dtype());
       apply_activation(ctx, *call.input_activation, own, input);
     }
   }

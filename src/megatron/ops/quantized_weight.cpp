@@ -36,7 +36,7 @@ class QuantizedWeightFormat final : public LinearFormat {
       multiply_widened(ctx, rows, weight, bias, y);
     }
     trace(ctx, name(), Phase::Forward,
-          2.0 * static_cast<double>(y.size(0)) * static_cast<double>(weight.value.numel()),
+          2.0 * static_cast<double>(y.numel()) * static_cast<double>(columns_of(weight)),
           {&x.data, &weight.value, &weight.scale, &y});
   }
   void dgrad(RankContext&, const Operand&, const Weight&, const Tensor&) const override { no_gradient(); }
@@ -93,10 +93,13 @@ class QuantizedWeightFormat final : public LinearFormat {
 }  // namespace
 
 Weight quantize_weight(RankContext& ctx, const Tensor& weight, DType dtype, bool by_row) {
-  const Shape shape = weight.shape();
+  Shape shape = weight.shape();
   const int64_t columns = shape[-1], rows = weight.numel() / std::max<int64_t>(columns, 1);
+  require(columns % numbers_in_element(dtype) == 0,
+          "quantize_weight: {} has an odd number of columns for int4", weight);
   const bool squares = is_fp8(dtype) && !by_row && shape.rank() == 2;
-  const Quantized small = quantize(ctx, weight.detach().view({rows, columns}), dtype, squares ? 128 : 1, 128);
+  const Quantized small =
+      quantize(ctx, weight.detach().view({rows, columns}), dtype, squares ? 128 : 1, scale_columns(dtype));
   Tensor scale = small.inverse_scale;
   if (squares) {  // GEMMs want a multiple of four between rows
     const int64_t across = scale.size(1);
@@ -109,7 +112,12 @@ Weight quantize_weight(RankContext& ctx, const Tensor& weight, DType dtype, bool
     scales[-1] = scale.size(1);
     scale = scale.view(scales);
   }
+  shape[-1] = small.data.size(1);
   return {.value = small.data.view(shape), .scale = scale, .wide = weight.dtype()};
+}
+
+int64_t columns_of(const Weight& weight) {
+  return weight.value.size(-1) * (weight.scale ? numbers_in_element(weight.value.dtype()) : 1);
 }
 
 int64_t scale_rows(const Weight& weight) { return weight.scale.size(-2) == weight.value.size(-2) ? 1 : 128; }

@@ -173,10 +173,12 @@ void fp8_grouped_gemm_weight(const KernelContext& ctx, const GroupedGemmWeightAr
   }
 }
 
-void int8_gemm(const KernelContext& ctx, const GemmProblem& p, const Tensor& scales) {
-  if (p.in == DType::F32) return stream_gemm<Int8Stream, float, float>(ctx, p, pointer<float>(scales));
-  if (p.in == DType::BF16) return stream_gemm<Int8Stream, bf16, bf16>(ctx, p, pointer<float>(scales));
-  reject_dtype("gemm with int8 weights", p.in);
+template <class Stream>
+void narrow_gemm(const KernelContext& ctx, const GemmProblem& p, const Tensor& scales) {
+  const auto* scale = pointer<typename Stream::Scale>(scales);
+  if (p.in == DType::F32) return stream_gemm<Stream, float, float>(ctx, p, scale);
+  if (p.in == DType::BF16) return stream_gemm<Stream, bf16, bf16>(ctx, p, scale);
+  reject_dtype("gemm with narrow weights", p.in);
 }
 
 void gemm(const KernelContext& ctx, const GemmArgs& args) {
@@ -186,7 +188,8 @@ void gemm(const KernelContext& ctx, const GemmArgs& args) {
   p.alpha = args.alpha;
   p.beta = args.beta;
   if (args.bias.defined()) p.bias = args.bias.raw();
-  if (args.b.dtype() == DType::I8) return int8_gemm(ctx, p, args.b_scale);
+  if (args.b.dtype() == DType::I8) return narrow_gemm<Int8Stream>(ctx, p, args.b_scale);
+  if (args.b.dtype() == kInt4) return narrow_gemm<Int4Stream>(ctx, p, args.b_scale);
   if (args.c.rank() == 2) {
     if (by_stream(ctx, p)) return stream_bf16(ctx, p);
     if (by_dots(ctx, p) && p.m <= kStreamRows) return stream_dots(ctx, p);

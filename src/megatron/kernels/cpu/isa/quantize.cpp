@@ -7,6 +7,7 @@
 #include "megatron/kernels/cpu/isa/lanes.h"
 #include "megatron/kernels/cpu/isa/scratch.h"
 #include "megatron/kernels/cpu/isa/vector.h"
+#include "megatron/kernels/narrow_weight.h"
 
 namespace megatron::cpu::MEGATRON_ISA {
 namespace {
@@ -130,8 +131,38 @@ void quantize_as(const KernelContext& ctx, const QuantizeArgs& args) {
                         });
 }
 
+// The number of largest magnitude over −8: NaN where there is one.
+float int4_scale(const float (&group)[scale_columns(kInt4)]) {
+  const auto bits = max_over<int32_t>(std::ssize(group),
+                                      [&](int64_t i) { return std::bit_cast<int32_t>(std::fabs(group[i])); });
+  const float amax = std::bit_cast<float>(bits);
+  const bool positive = max_over<float>(std::ssize(group), [&](int64_t i) { return group[i]; }) == amax;
+  const float scale = static_cast<float>(bf16(positive ? amax / -8 : amax / 8));
+  return scale == 0 ? 1 : scale;
+}
+
+template <class T>
+void quantize_int4(const KernelContext& ctx, const QuantizeArgs& args) {
+  constexpr int64_t kGroup = scale_columns(kInt4);
+  const Blocks blocks(args.x, 1, kGroup);
+  const T* x = pointer<T>(args.x);
+  bf16* scales = pointer<bf16>(args.inverse_scale);
+  blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
+    float group[kGroup] = {};
+    for (int64_t i = 0; i < n; ++i) group[i] = static_cast<float>(x[begin + i]);
+    const float scale = int4_scale(group);
+    scales[row * blocks.across + a] = bf16(scale);
+    uint8_t q[kGroup];  // of what is not finite the scale tells
+    for (int64_t i = 0; i < kGroup; ++i)
+      q[i] = std::isfinite(scale) ? static_cast<uint8_t>(std::clamp(group[i] / scale + 8.5f, 0.f, 15.f)) : 8;
+    uint8_t* target = pointer<uint8_t>(args.q) + (row * args.q.size(1) + a * kGroup / 2);
+    for (int64_t i = 0; i < n; i += 2) target[i / 2] = static_cast<uint8_t>(q[i] | q[i + 1] << 4);
+  });
+}
+
 void quantize(const KernelContext& ctx, const QuantizeArgs& args) {
   dispatch_float("quantize", args.x.dtype(), [&]<class T>(Type<T>) {
+    if (args.q.dtype() == kInt4) return quantize_int4<T>(ctx, args);
     dispatch_fp8_or_int8("quantize", args.q.dtype(), [&]<class Q>(Type<Q>) { quantize_as<T, Q>(ctx, args); });
   });
 }
@@ -238,7 +269,23 @@ void quantize_blocks(const KernelContext& ctx, const QuantizeBlocksArgs& args) {
   });
 }
 
+template <class T>
+void dequantize_int4(const KernelContext& ctx, const DequantizeArgs& args) {
+  const Blocks blocks(args.x, 1, scale_columns(kInt4));
+  const bf16* scales = pointer<bf16>(args.inverse_scale);
+  T* x = pointer<T>(args.x);
+  blocks.for_each_run(ctx, [&](int64_t row, int64_t a, int64_t begin, int64_t n) {
+    const auto scale = static_cast<float>(scales[row * args.inverse_scale.stride(0) + a]);
+    const uint8_t* q = pointer<uint8_t>(args.q) + (row * args.q.size(1) + a * scale_columns(kInt4) / 2);
+    for (int64_t i = 0; i < n; ++i)
+      x[begin + i] = T(static_cast<float>((q[i / 2] >> i % 2 * 4 & 15) - 8) * scale);
+  });
+}
+
 void dequantize(const KernelContext& ctx, const DequantizeArgs& args) {
+  if (args.q.dtype() == kInt4)
+    return dispatch_float("dequantize", args.x.dtype(),
+                          [&]<class T>(Type<T>) { dequantize_int4<T>(ctx, args); });
   Blocks blocks(args.q, args.block_rows, args.block_columns);
   const float* inverse_scale = pointer<float>(args.inverse_scale);
   const int64_t down = args.inverse_scale.stride(0), across = args.inverse_scale.stride(1);
