@@ -277,7 +277,7 @@ TEST_F(ModelCommands, GenerateTakesAndWritesText) {
     EXPECT_TRUE(seen.insert(id.as_int()).second) << "nothing is repeated: " << id.as_int();
 }
 
-// Guesses change no token; int8 weights are close.
+// Guesses change no token; int8 and int4 weights are close.
 TEST_F(ModelCommands, GenerateGuessesAndQuantises) {
   const auto ids = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"-q", "generate", "--hf", model_, "--max-new-tokens", "24", "--ignore-eos",
@@ -293,9 +293,11 @@ TEST_F(ModelCommands, GenerateGuessesAndQuantises) {
   EXPECT_EQ(ids({"--temperature", "0"}).dump(), plain.dump());
   EXPECT_EQ(ids({"--temperature", "0.5"}).dump(),
             ids({"--temperature", "0.5", "--num-speculative-tokens", "2"}).dump());
-  const Json int8 = ids({"--quantization", "int8"});
-  EXPECT_EQ(int8.size(), plain.size());
-  EXPECT_EQ(int8[0].as_int(), plain[0].as_int());
+  for (const char* narrow : {"int8", "int4"}) {
+    const Json close = ids({"--quantization", narrow});
+    EXPECT_EQ(close.size(), plain.size()) << narrow;
+    EXPECT_EQ(close[0].as_int(), plain[0].as_int()) << narrow;
+  }
 }
 
 TEST_F(ModelCommands, BadUseIsRefusedWithAdvice) {

@@ -45,7 +45,7 @@ constexpr CommandFlag kFlags[] = {
     {"--top-p", 1, "draw from the likeliest tokens that together have this probability (--top_p too)"},
     {"--top_p", 1, "the same; 0: of all"},
     {"--repetition-penalty", 1, "above 1: repeat less (what generation_config.json says, else 1)"},
-    {"--quantization", 1, "int8, or on a GPU fp8: of weights, when they are loaded"},
+    {"--quantization", 1, "of weights: int8, on the CPU int4, on a GPU fp8 [none]"},
     {"--kv-cache-dtype", 1, "auto: as the model, or fp8: e4m3 with scales [auto]"},
     {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"},
     {"--top-n-logprobs", 1, "with each token the N likeliest and their log-probabilities"},

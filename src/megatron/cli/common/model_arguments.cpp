@@ -1,9 +1,12 @@
 #include "megatron/cli/common/model_arguments.h"
 
+#include <algorithm>
+
 #include "megatron/base/error.h"
 #include "megatron/config/help.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/device/gpu_facts.h"
+#include "megatron/kernels/narrow_weight.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/nn/quantize_parameter.h"
@@ -29,21 +32,31 @@ std::string checkpoint_of(const CommandLine& line) {
 std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config) {
   if (quantization.empty() || quantization == "none") return std::nullopt;
   const bool gpu = device_type(config) == DeviceType::Cuda;
-  if (quantization != "int8" && quantization != "fp8")
-    throw ConfigError(
-        fmt::format("--quantization {}: weights of int8 and, on a GPU, of fp8 are built; use "
-                    "--quantization int8, or leave it out",
-                    quantization));
+  return quantized_dtype(quantization, config, gpu ? gpu_facts() : std::vector<GpuFacts>{});
+}
+
+std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config,
+                                     const std::vector<GpuFacts>& gpus) {
+  const bool gpu = !gpus.empty();
+  if (quantization != "int8" && quantization != "int4" && quantization != "fp8")
+    throw ConfigError(fmt::format(
+        "--quantization {}: weights of int8, on the CPU of int4 and on a GPU of fp8 are built; use "
+        "--quantization int8, or leave it out",
+        quantization));
   if (quantization == "fp8" && !gpu)
     throw ConfigError(
-        "--quantization fp8: fp8 weights are for GPUs; use --quantization int8 on the CPU, or leave it out");
-  if (quantization == "fp8")
-    for (const GpuFacts& facts : gpu_facts())
-      if (facts.compute_capability != 90)
-        throw ConfigError(
-            fmt::format("--quantization fp8: its GEMMs need GPUs of compute capability 9.0, not {}.{}; "
-                        "use --quantization int8, or leave it out",
-                        facts.compute_capability / 10, facts.compute_capability % 10));
+        "--quantization fp8: fp8 weights are for GPUs; on the CPU use --quantization int8 or int4, or none");
+  const auto too_old =
+      std::ranges::find_if(gpus, [](const GpuFacts& facts) { return facts.compute_capability != 90; });
+  if (quantization == "fp8" && too_old != gpus.end())
+    throw ConfigError(
+        fmt::format("--quantization fp8: its GEMMs need GPUs of compute capability 9.0, not {}.{}; "
+                    "use --quantization int8, or leave it out",
+                    too_old->compute_capability / 10, too_old->compute_capability % 10));
+  if (quantization == "int4" && gpu)
+    throw ConfigError(fmt::format(
+        "--quantization int4: int4 weights are for the CPU; use --quantization {} on a GPU, or leave it out",
+        too_old == gpus.end() ? "int8 or fp8" : "int8"));
   if (const DType dtype = model_dtype(config); dtype != DType::BF16 && (gpu || dtype != DType::F32))
     throw ConfigError(
         fmt::format("--quantization {}: activations are {}, but they must be {}; use --precision bf16",
@@ -53,7 +66,7 @@ std::optional<DType> quantized_dtype(const std::string& quantization, const Conf
         fmt::format("--quantization {}: with many rows other kernels run than with few, which "
                     "--batch-invariant-mode rules out; leave one of them out",
                     quantization));
-  return quantization == "int8" ? DType::I8 : DType::F8E4M3;
+  return quantization == "int8" ? DType::I8 : quantization == "int4" ? kInt4 : DType::F8E4M3;
 }
 
 bool fp8_cache(const std::string& kv_cache_dtype) {

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "megatron/base/gpu_facts.h"
 #include "megatron/cli/command.h"
 #include "megatron/config/sources/command_line.h"
 #include "megatron/datasets/images/image.h"
@@ -39,6 +40,9 @@ class LoadedModel {
 
 // What --quantization says; a ConfigError where it is not built for these settings.
 std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config);
+// The same of a format that is asked for, where these GPUs compute, or none.
+std::optional<DType> quantized_dtype(const std::string& quantization, const Config& config,
+                                     const std::vector<GpuFacts>& gpus);
 
 // Whether --kv-cache-dtype asks for keys and values in e4m3; a ConfigError where it is no dtype of a cache.
 bool fp8_cache(const std::string& kv_cache_dtype);

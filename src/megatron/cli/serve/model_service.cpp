@@ -68,7 +68,7 @@ std::vector<CommandFlag> service_flags() {
           {"--chat-template", 1, "a Jinja file or folder [the model's own]"},
           {"--tool-call-parser", 1, "auto, hermes, llama3_json, mistral or none [auto]"},
           {"--max-model-len", 1, "tokens of prompt and answer at most [the model's]"},
-          {"--quantization", 1, "int8, or on a GPU fp8: of weights, when they are loaded [none]"},
+          {"--quantization", 1, "of weights: int8, on the CPU int4, on a GPU fp8 [none]"},
           {"--kv-cache-dtype", 1, "auto: as the model, or fp8: e4m3 with scales [auto]"},
           {"--kv-cache-gib", 1, "memory of the cache on each rank, in GiB [4]"},
           {"--no-cuda-graphs", 0, "on a GPU, launch every kernel by itself"}};
