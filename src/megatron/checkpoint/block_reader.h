@@ -41,7 +41,8 @@ enum class ReadWay : uint8_t {
 
 // Reads blocks of files: several threads read ahead, one makes checksums, and the caller's thread uses the
 // blocks, all at once. A few buffers are in use, pinned for a GPU: three to six of up to 16 MiB, more than
-// three within a twentieth of what is read. Few bytes are read by the caller's thread alone. An Error of any thread, such as an UnreadableFile, ends it.
+// three within a twentieth of what is read. Few bytes are read by the caller's thread alone. An Error of any
+// thread, such as an UnreadableFile, ends it.
 void read_blocks(std::span<const std::string> files, std::span<const ReadBlock> blocks, const Stream& stream,
                  const std::shared_ptr<DeviceRuntime>& device, ReadWay way = ReadWay::cached);
 
