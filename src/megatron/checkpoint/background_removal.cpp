@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "megatron/base/error.h"
+#include "megatron/checkpoint/directory.h"
 
 namespace megatron {
 namespace {
@@ -129,8 +129,7 @@ void BackgroundRemoval::remove(const std::string& directory) {
     fs::remove(file, error);
   }
   wait_for_turn();
-  fs::remove_all(directory, error);
-  require(!error, "cannot remove {}: {}", directory, error.message());
+  remove_directory(directory);
 }
 
 void BackgroundRemoval::wait_for_turn() {

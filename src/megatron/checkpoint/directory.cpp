@@ -48,12 +48,6 @@ void rename_directory(const fs::path& from, const fs::path& to) {
           to.string(), std::strerror(errno));
 }
 
-void remove_directory(const fs::path& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  require(!error, "cannot remove {}: {}", path.string(), error.message());
-}
-
 // What no checkpoint needs: a rest that cannot go, say since another machine reads it, is left for the next
 // save.
 void clear_away(const fs::path& path) {
@@ -70,6 +64,13 @@ bool exchange(const fs::path& a, const fs::path& b) {
 }
 
 }  // namespace
+
+void remove_directory(const std::string& path) {
+  std::error_code error;
+  do fs::remove_all(path, error);
+  while (error == std::errc::no_such_file_or_directory);  // of what the other one was quicker with
+  require(!error, "cannot remove {}: {}", path, error.message());
+}
 
 std::string iteration_name(int64_t iteration) { return fmt::format("{}{:07}", prefix, iteration); }
 
@@ -152,7 +153,7 @@ std::string begin_save(const std::string& root, int64_t iteration,
   require(!fs::exists(place) || is_complete(place), "{} is there already and was not saved by this program",
           place.string());
   const fs::path path = place.string() + std::string(partial);
-  remove_directory(path);  // nothing old may be in it
+  remove_directory(path.string());  // nothing old may be in it
   fs::create_directory(path, error);
   require(!error, "cannot create {}: {}", path.string(), error.message());
   return path.string();

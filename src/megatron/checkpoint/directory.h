@@ -46,6 +46,10 @@ bool has_checkpoint(const std::string& path);
 // What the user names: a root (then its latest), or one checkpoint itself. A ConfigError where there is none.
 std::string resolve_checkpoint(const std::string& path);
 
+// Deletes a directory with all that is in it, maybe beside another process that does the same. An Error where
+// it stays.
+void remove_directory(const std::string& path);
+
 // A save, seen from the file system. begin_save() clears what killed saves left, as far as it can, and makes
 // the partial directory, but leaves alone the paths that another thread is deleting; publish_save(), once all
 // files in it are on the disk, gives it its name, moves the tracker, and then deletes what had that name.

@@ -275,6 +275,26 @@ TEST(BackgroundRemoval, CutsNothingThatIsRead) {
   ::close(fd);
 }
 
+// A process that was left out of a run may still be deleting what the next save of the others clears away.
+TEST(BackgroundRemoval, BesideAnotherProcess) {
+  TempDir dir;
+  for (int round = 0; round < 20; ++round) {
+    const std::string folder = dir / "a" + std::to_string(round);
+    for (int i = 0; i < 10; ++i) {
+      fs::create_directories(folder + "/" + std::to_string(i));
+      for (int j = 0; j < 10; ++j) write_text(fmt::format("{}/{}/{}", folder, i, j), "1");
+    }
+    BackgroundRemoval one, another;
+    one.add({folder});
+    another.add({folder});
+    one.finish();
+    another.finish();
+    EXPECT_FALSE(fs::exists(folder));
+    EXPECT_EQ(error_of([&] { one.rethrow(); }), "no error");
+    EXPECT_EQ(error_of([&] { another.rethrow(); }), "no error");
+  }
+}
+
 TEST(BackgroundRemoval, TellsWhatItCannotDelete) {
   TempDir dir;
   fs::create_directory(dir / "b");
