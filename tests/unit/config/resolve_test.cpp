@@ -133,6 +133,35 @@ TEST(Resolve, ReadersOfOtherLayers) {
   EXPECT_EQ(resolved.config.model.hidden_size, 8);
 }
 
+// The one that will be loaded: of the step that is named, else the other run's where there is none yet.
+TEST(Resolve, WhichCheckpointIsAsked) {
+  SourceReaders readers;
+  readers.checkpoint = [](const std::string& dir, std::optional<int64_t> step) {
+    if (dir == "none") return Json();
+    Json fields;
+    fields["num_layers"] = dir == "a" ? step.value_or(50) : 60;
+    return fields;
+  };
+  readers.checkpoint_layout = [](const std::string& dir, std::optional<int64_t> step) {
+    Json fields;
+    fields["tensor_model_parallel_size"] = dir == "a" ? step.value_or(5) : 6;
+    return fields;
+  };
+  const auto model = [&](std::vector<std::string> words) {
+    for (const char* word :
+         {"--num-layers", "1", "--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"})
+      words.emplace_back(word);
+    const Config config = resolve(read_sources(parse_command_line(words), readers),
+                                  {.purpose = Purpose::inspect, .allow_unavailable = true})
+                              .config;
+    return std::pair(config.model.num_layers, config.parallel.tensor_model_parallel_size);
+  };
+  EXPECT_EQ(model({"--load", "a"}), std::pair(int64_t{50}, int64_t{5}));
+  EXPECT_EQ(model({"--load", "a", "--ckpt-step", "3"}), std::pair(int64_t{3}, int64_t{3}));
+  EXPECT_EQ(model({"--load", "a", "--pretrained-checkpoint", "b"}), std::pair(int64_t{50}, int64_t{5}));
+  EXPECT_EQ(model({"--load", "none", "--pretrained-checkpoint", "b"}), std::pair(int64_t{60}, int64_t{6}));
+}
+
 TEST(Resolve, AFeatureThatIsNotBuiltIsRefused) {
   // Whichever features come to act, this holds for the rest of the table: found through the table itself.
   try {

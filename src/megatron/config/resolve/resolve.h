@@ -48,9 +48,11 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options = {});
 struct SourceReaders {
   std::function<Json(const std::string& dir)> hf;             // the fields of `model`
   std::function<ConfigText(const std::string& name)> recipe;  // YAML
-  // The fields of `model` that the run of a checkpoint had changed; null where there is no checkpoint.
-  std::function<Json(const std::string& dir)> checkpoint = {};
-  std::function<Json(const std::string& dir)> checkpoint_layout = {};  // as layout_settings()
+  // The fields of `model` that the run of a checkpoint had changed; null where there is no checkpoint. Of the
+  // newest in `dir` where no step is named.
+  using OfCheckpoint = std::function<Json(const std::string& dir, std::optional<int64_t> step)>;
+  OfCheckpoint checkpoint = {};
+  OfCheckpoint checkpoint_layout = {};  // as layout_settings()
 };
 
 // The command line's sources with the files that it names.

@@ -91,8 +91,16 @@ TensorSource open_place(const LoadPlace& place, bool verify, bool only_reader,
   return megatron_source(opened);
 }
 
-Json checkpoint_layout_settings(const std::string& root) {
-  const FoundCheckpoint found = recognise_checkpoint(root);
+namespace {
+
+FoundCheckpoint checkpoint_in(const std::string& root, std::optional<int64_t> step) {
+  return recognise_checkpoint(step ? root + "/" + iteration_name(*step) : root);
+}
+
+}  // namespace
+
+Json checkpoint_layout_settings(const std::string& root, std::optional<int64_t> step) {
+  const FoundCheckpoint found = checkpoint_in(root, step);
   if (!trains_from(found.kind)) return {};
   if (found.kind != CheckpointKind::megatron) {
     const MegatronCheckpoint opened = open_megatron(found.path);
@@ -103,8 +111,8 @@ Json checkpoint_layout_settings(const std::string& root) {
   return model ? layout_settings(*model) : Json();
 }
 
-Json checkpoint_model_settings(const std::string& root) {
-  const FoundCheckpoint found = recognise_checkpoint(root);
+Json checkpoint_model_settings(const std::string& root, std::optional<int64_t> step) {
+  const FoundCheckpoint found = checkpoint_in(root, step);
   if (!trains_from(found.kind)) return {};
   if (found.kind != CheckpointKind::megatron) {
     const MegatronCheckpoint opened = open_megatron(found.path);

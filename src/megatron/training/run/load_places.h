@@ -38,11 +38,11 @@ std::vector<LoadPlace> places_from_text(const std::string& text);
 TensorSource open_place(const LoadPlace& place, bool verify, bool only_reader,
                         std::vector<std::string>& notes);
 
-// The model of the checkpoint that --load names: what its run had changed of the fields of `model`. Null
-// where there is none, or it does not say.
-Json checkpoint_model_settings(const std::string& root);
+// The model of the checkpoint that --load names, of the newest or that of a step: what its run had changed of
+// the fields of `model`. Null where there is none, or it does not say.
+Json checkpoint_model_settings(const std::string& root, std::optional<int64_t> step);
 // Its layout, as layout_settings(); null where it does not say.
-Json checkpoint_layout_settings(const std::string& root);
+Json checkpoint_layout_settings(const std::string& root, std::optional<int64_t> step);
 
 // Whether a run has gone on from the checkpoints of `root` without a non-persistent one, which was saved
 // behind `base`: somebody went back to before it (--ckpt-step, the tracker), and has saved since.
