@@ -98,26 +98,46 @@ Grammar::Part Grammar::byte_range(uint8_t first, uint8_t last) {
   return {begin, end};
 }
 
-Grammar::Part Grammar::character(const Points& points) {
-  const int begin = add_node(), end = add_node();
-  std::map<ByteRanges, int> behind;  // nodes by the bytes that still have to come
-  behind[{}] = end;
-  for (const ByteRanges& ranges : utf8_ranges(points)) {
-    ByteRanges rest;
-    int target = end;
-    for (size_t i = ranges.size(); i-- > 1;) {
-      rest.insert(rest.begin(), ranges[i]);
-      auto [found, added] = behind.emplace(rest, -1);
-      if (added) {
-        found->second = add_node();
-        nodes_[static_cast<size_t>(found->second)].edges.push_back(
-            {ranges[i].first, ranges[i].second, target});
-      }
-      target = found->second;
+int Grammar::class_of(const Points& points) {
+  Points own = text_points(points);
+  auto [found, is_new] = class_by_points_.emplace(own, static_cast<int>(classes_.size()));
+  if (!is_new) return found->second;
+  const int end = add_node();
+  std::map<std::vector<ByteRanges>, int> known = {{{{}}, end}};
+  // The node from which any of some sequences of bytes leads to the end. A byte leads to one node, so that a
+  // text has one reading within a character; sequences either begin with the same bytes or with others.
+  const auto node_of = [&](const auto& self, const std::vector<ByteRanges>& ways) -> int {
+    if (const auto at = known.find(ways); at != known.end()) return at->second;
+    const int node = add_node();
+    for (size_t i = 0; i < ways.size();) {
+      const auto [first, last] = ways[i][0];
+      std::vector<ByteRanges> behind;
+      for (; i < ways.size() && ways[i][0].first == first; ++i)
+        behind.emplace_back(ways[i].begin() + 1, ways[i].end());
+      const int target = self(self, behind);
+      nodes_[static_cast<size_t>(node)].edges.push_back({first, last, target});
     }
-    nodes_[static_cast<size_t>(begin)].edges.push_back({ranges[0].first, ranges[0].second, target});
-  }
+    return known[ways] = node;
+  };
+  const int begin = node_of(node_of, utf8_ranges(own));
+  define_rule(declare_rule(), {begin, end});
+  classes_.push_back({std::move(own), {begin, end}, false});
+  return found->second;
+}
+
+Grammar::Part Grammar::character(const Points& points) {
+  const int own = class_of(points);
+  const int begin = add_node(), end = add_node();
+  nodes_[static_cast<size_t>(begin)].characters = own;
+  nodes_[static_cast<size_t>(begin)].target = end;
   return {begin, end};
+}
+
+std::vector<int> Grammar::repeated_characters() const {
+  std::vector<int> repeated;
+  for (size_t i = 0; i < classes_.size(); ++i)
+    if (classes_[i].repeated) repeated.push_back(static_cast<int>(i));
+  return repeated;
 }
 
 Grammar::Part Grammar::sequence(const std::vector<Part>& parts) {
@@ -138,7 +158,14 @@ Grammar::Part Grammar::alternatives(const std::vector<Part>& parts) {
 
 Grammar::Part Grammar::optional(Part part) { return alternatives({part, nothing()}); }
 
-Grammar::Part Grammar::repeat(int64_t min, int64_t max, const std::function<Part()>& make) {
+Grammar::Part Grammar::repeat(int64_t min, int64_t max, const std::function<Part()>& make_part) {
+  const auto make = [&] {
+    const size_t before = nodes_.size();
+    const Part part = make_part();
+    for (size_t i = before; i < nodes_.size(); ++i)
+      if (const int own = nodes_[i].characters; own >= 0) classes_[static_cast<size_t>(own)].repeated = true;
+    return part;
+  };
   Part whole = nothing();
   const auto append = [&](Part part) {
     link(whole.end, part.begin);
@@ -183,6 +210,7 @@ void Grammar::find_depths() {
     const int node = static_cast<int>(i);
     for (const Edge& edge : nodes_[i].edges) before[static_cast<size_t>(edge.target)].push_back(node);
     for (int target : nodes_[i].empty) before[static_cast<size_t>(target)].push_back(node);
+    if (nodes_[i].characters >= 0) before[static_cast<size_t>(nodes_[i].target)].push_back(node);
     if (nodes_[i].rule >= 0) {
       before[static_cast<size_t>(nodes_[i].target)].push_back(node);
       callers[static_cast<size_t>(nodes_[i].rule)].push_back(node);
@@ -204,6 +232,8 @@ void Grammar::find_depths() {
     int least = depth_[at];
     for (const Edge& edge : node.edges) least = std::min(least, depth_[static_cast<size_t>(edge.target)]);
     for (int target : node.empty) least = std::min(least, depth_[static_cast<size_t>(target)]);
+    if (node.characters >= 0 && !characters(node.characters).empty())
+      least = std::min(least, depth_[static_cast<size_t>(node.target)]);
     if (node.rule >= 0) {
       const int begin = rules_[static_cast<size_t>(node.rule)].part.begin;
       least = std::min(
@@ -293,6 +323,8 @@ void Grammar::finish(int root, std::string_view subject) {
   for (Node& node : nodes_) {
     std::erase_if(node.edges, [&](const Edge& edge) { return leads_nowhere(edge.target); });
     std::erase_if(node.empty, leads_nowhere);
+    if (node.characters >= 0 && (leads_nowhere(node.target) || characters(node.characters).empty()))
+      node.characters = -1;
   }
 }
 

@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "megatron/inference/constraint/code_points.h"
 
 namespace megatron {
 
@@ -21,6 +24,7 @@ class Grammar {
     std::vector<Edge> edges;
     std::vector<int> empty;  // nodes that are reached without a byte
     int rule = -1;           // called here; then the path goes on at `target`
+    int characters = -1;     // class that one character is read of here; then the path goes on at `target`
     int target = -1;
   };
   // Part of a rule, between two nodes.
@@ -30,7 +34,7 @@ class Grammar {
   struct Rule {
     Part part{-1, -1};
   };
-  using Points = std::vector<std::pair<char32_t, char32_t>>;  // ranges of code points
+  using Points = CodePoints;
 
   static constexpr size_t kMaxNodes = 200'000;
   static constexpr int kMaxDepth = 200;  // of calls within calls
@@ -68,9 +72,21 @@ class Grammar {
   // Calls within calls that a path from a node to its rule's end takes at least.
   int depth_needed(int index) const { return depth_[static_cast<size_t>(index)]; }
   size_t size() const { return nodes_.size(); }
+  // The characters of a class; its bytes behind the first; and the classes within repeated parts.
+  const Points& characters(int index) const { return classes_[static_cast<size_t>(index)].points; }
+  const Part& character_part(int index) const { return classes_[static_cast<size_t>(index)].part; }
+  std::vector<int> repeated_characters() const;
 
  private:
+  // Characters in UTF-8: a rule of its own, which the nodes that read one of them share.
+  struct CharacterClass {
+    Points points;
+    Part part;
+    bool repeated = false;
+  };
+
   int add_node();
+  int class_of(const Points& points);
   void link(int from, int to) { nodes_[static_cast<size_t>(from)].empty.push_back(to); }
   void find_depths();
   void refuse_left_recursion(std::string_view subject) const;
@@ -79,6 +95,8 @@ class Grammar {
   std::vector<Rule> rules_;
   std::vector<bool> ends_;
   std::vector<int> depth_;
+  std::vector<CharacterClass> classes_;
+  std::map<Points, int> class_by_points_;
   int root_ = -1;
 };
 

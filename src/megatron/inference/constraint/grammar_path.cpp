@@ -15,18 +15,20 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return a * 0xFF51AFD7ED558CCDu;
 }
 
-bool same_stack(const GrammarFrame* a, const GrammarFrame* b) {
-  for (; a != b; a = a->below.get(), b = b->below.get())
-    if (!a || !b || a->hash != b->hash || a->target != b->target) return false;
-  return true;
-}
-
 uint64_t hash_of(const GrammarPath& path) {
   return mix(static_cast<uint64_t>(path.node) + 2, path.stack ? path.stack->hash : 1);
 }
 
+// Whether there is no other way on than to read a byte.
+bool reads_only(const Grammar& grammar, int node) {
+  if (node == GrammarPath::kLeft || grammar.is_end(node)) return false;
+  const Grammar::Node& at = grammar.node(node);
+  return at.empty.empty() && at.rule < 0 && (!at.edges.empty() || at.characters >= 0);
+}
+
 // Follows what costs no byte, from the paths on `work`, and keeps those that read one.
 GrammarPaths close(const Grammar& grammar, GrammarPaths work) {
+  if (work.size() == 1 && reads_only(grammar, work[0].node)) return work;
   GrammarPaths kept, seen;
   std::vector<uint64_t> hashes;
   std::unordered_multimap<uint64_t, size_t>
@@ -68,7 +70,7 @@ GrammarPaths close(const Grammar& grammar, GrammarPaths work) {
       if (depth + 1 + grammar.depth_needed(begin) <= Grammar::kMaxDepth)
         work.push_back({begin, push_frame(node.target, path.stack)});
     }
-    if (!node.edges.empty()) kept.push_back(std::move(path));
+    if (!node.edges.empty() || node.characters >= 0) kept.push_back(std::move(path));
   }
   std::sort(kept.begin(), kept.end(), [](const GrammarPath& a, const GrammarPath& b) {
     if (a.node != b.node) return a.node < b.node;
@@ -85,6 +87,12 @@ GrammarStack push_frame(int target, GrammarStack below) {
   return std::make_shared<const GrammarFrame>(GrammarFrame{target, std::move(below), depth, hash});
 }
 
+bool same_stack(const GrammarFrame* a, const GrammarFrame* b) {
+  for (; a != b; a = a->below.get(), b = b->below.get())
+    if (!a || !b || a->hash != b->hash || a->target != b->target) return false;
+  return true;
+}
+
 bool operator==(const GrammarPath& a, const GrammarPath& b) {
   return a.node == b.node && same_stack(a.stack.get(), b.stack.get());
 }
@@ -94,6 +102,8 @@ uint64_t hash_of(const GrammarPaths& paths) {
   for (const GrammarPath& path : paths) hash = mix(hash, hash_of(path));
   return hash;
 }
+
+GrammarPaths settle(const Grammar& grammar, GrammarPaths paths) { return close(grammar, std::move(paths)); }
 
 GrammarPaths paths_at(const Grammar& grammar, int node, const GrammarStack& stack) {
   return close(grammar, {{node, stack}});
@@ -107,7 +117,21 @@ GrammarPaths read_byte(const Grammar& grammar, const GrammarPaths& paths, uint8_
   GrammarPaths next;
   for (const GrammarPath& path : paths) {
     if (path.node == GrammarPath::kLeft) continue;
-    for (const Grammar::Edge& edge : grammar.node(path.node).edges)
+    const Grammar::Node& node = grammar.node(path.node);
+    if (node.characters >= 0) {
+      const Grammar::Part part = grammar.character_part(node.characters);
+      GrammarStack within;  // a character of several bytes, which is begun like a call
+      for (const Grammar::Edge& edge : grammar.node(part.begin).edges) {
+        if (byte < edge.first || byte > edge.last) continue;
+        if (edge.target == part.end) {
+          next.push_back({node.target, path.stack});
+        } else {
+          if (!within) within = push_frame(node.target, path.stack);
+          next.push_back({edge.target, within});
+        }
+      }
+    }
+    for (const Grammar::Edge& edge : node.edges)
       if (byte >= edge.first && byte <= edge.last) next.push_back({edge.target, path.stack});
   }
   return next.empty() ? next : close(grammar, std::move(next));

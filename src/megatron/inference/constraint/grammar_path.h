@@ -18,6 +18,7 @@ struct GrammarFrame {
 using GrammarStack = std::shared_ptr<const GrammarFrame>;
 
 GrammarStack push_frame(int target, GrammarStack below);
+bool same_stack(const GrammarFrame* a, const GrammarFrame* b);
 
 // Where one reading of a text stands. A path whose node is kLeft has left the lowest frame.
 struct GrammarPath {
@@ -38,6 +39,8 @@ uint64_t hash_of(const GrammarPaths& paths);
 GrammarPaths first_paths(const Grammar& grammar);
 // Those that stand at `node` with `stack`, which may not read a byte there yet.
 GrammarPaths paths_at(const Grammar& grammar, int node, const GrammarStack& stack);
+// Those that follow from `paths` without a byte, and read one.
+GrammarPaths settle(const Grammar& grammar, GrammarPaths paths);
 // Those that can read `byte`, behind it; none where it is not allowed.
 GrammarPaths read_byte(const Grammar& grammar, const GrammarPaths& paths, uint8_t byte);
 

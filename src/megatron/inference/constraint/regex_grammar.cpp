@@ -14,22 +14,10 @@ namespace {
 using Points = Grammar::Points;
 constexpr char32_t kLast = 0x10FFFF;
 
-Points normal(Points points) {
-  std::sort(points.begin(), points.end());
-  Points joined;
-  for (auto [first, last] : points) {
-    if (!joined.empty() && first <= joined.back().second + 1)
-      joined.back().second = std::max(joined.back().second, last);
-    else
-      joined.emplace_back(first, last);
-  }
-  return joined;
-}
-
 Points inverted(const Points& points) {
   Points rest;
   char32_t next = 0;
-  for (auto [first, last] : normal(points)) {
+  for (auto [first, last] : normal_points(points)) {
     if (first > next) rest.emplace_back(next, first - 1);
     next = last + 1;
   }
@@ -289,7 +277,7 @@ class Parser {
       points.insert(points.end(), own.begin(), own.end());
     }
     take("]");
-    points = inverts ? inverted(points) : normal(points);
+    points = inverts ? inverted(points) : normal_points(points);
     require_input(!points.empty(), "regular expression '{}': a class has no character", pattern_);
     return points;
   }
