@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "megatron/base/error.h"
+#include "megatron/inference/constraint/character_tables.h"
 #include "megatron/tokenizers/models/byte_characters.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode/utf8.h"
@@ -94,6 +95,7 @@ ConstraintVocabulary::ConstraintVocabulary(std::vector<std::string> token_texts,
     if (std::ranges::find(end_tokens, token) == end_tokens.end())
       entries.push_back({bytes[static_cast<size_t>(token)], token});
   trie = TokenTrie(std::move(entries));
+  characters = std::make_shared<CharacterTables>();
   std::erase_if(end_tokens, [&](int64_t token) { return token < 0 || token >= size; });
 }
 

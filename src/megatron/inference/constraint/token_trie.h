@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,11 +28,18 @@ class TokenTrie {
     int64_t token;
   };
 
+  // Nodes [begin, end) below one whose depth is `depth`.
+  struct Range {
+    size_t begin, end, depth;
+  };
+
   TokenTrie() = default;
   // Entries need not be sorted; those without bytes are left out.
   explicit TokenTrie(std::vector<Entry> entries);
 
   std::span<const Node> nodes() const { return nodes_; }
+  Range all() const { return {0, nodes_.size(), 0}; }
+  Range below(size_t node) const { return {node + 1, nodes_[node].end, nodes_[node].depth}; }
   // The tokens that end at a node.
   std::span<const int64_t> tokens(size_t node) const {
     const size_t first = nodes_[node].first_token;
@@ -55,12 +63,15 @@ class TokenTrie {
   std::vector<int64_t> tokens_;
 };
 
+class CharacterTables;
+
 // A model's vocabulary as constraints see it.
 struct ConstraintVocabulary {
   std::vector<std::string> bytes;  // by token
   TokenTrie trie;
   std::vector<int64_t> end_tokens;
   int64_t size = 0;  // of masks; rows that the tokenizer does not know are never allowed
+  std::shared_ptr<CharacterTables> characters;  // made when constraints first ask for them
 
   // `size` is the model's number of logits, `end_tokens` those that end a text.
   ConstraintVocabulary(std::vector<std::string> bytes, std::vector<int64_t> end_tokens, int64_t size);
