@@ -73,6 +73,7 @@ LoadReport LoadCheck::fit(std::vector<ShardedTensor>& tensors) const {
   std::vector<std::string> all;
   for (const StoredTensor& stored : source_.tensors) all.push_back(stored.name);
   size_t of_optimizer = 0, without_state = 0;
+  bool state_alone = true;  // what does not fit is state of the optimizer that the checkpoint has not
   std::vector<ShardedTensor> found;
   for (ShardedTensor& target : tensors) {
     const StoredTensor* stored = source_.find(target.name);
@@ -86,12 +87,15 @@ LoadReport LoadCheck::fit(std::vector<ShardedTensor>& tensors) const {
     } else if (!stored && tolerates_missing()) {
       if (reports_missing()) report.missing.push_back(target.name);
     } else if (!stored) {
+      state_alone = false;
       const std::string advice = did_you_mean(nearest(target.name, all));
       problems.add("{}: it is missing{}{}", target.name, advice.empty() ? "" : "; ", advice);
     } else if (!fits(target, *stored)) {
+      state_alone = false;
       problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->shape,
                    target.shard.global_shape);
     } else if (!converts(stored->dtype, target.dtype())) {
+      state_alone = false;
       problems.add("{}: the checkpoint has {}, the model {}", target.name, stored->dtype, target.dtype());
     } else {
       found.push_back(target);
@@ -103,7 +107,12 @@ LoadReport LoadCheck::fit(std::vector<ShardedTensor>& tensors) const {
                     "on without it, "
                     "or --finetune to begin at iteration 0",
                     source_.path));
-  problems.raise(fmt::format("the checkpoint {} does not fit the model", source_.path));
+  problems.raise(state_alone
+                     ? fmt::format("the checkpoint {} does not fit the optimizer, which is another than that "
+                                   "of its run; give --no-load-optim to go on without its state, or "
+                                   "--finetune to begin at iteration 0",
+                                   source_.path)
+                     : fmt::format("the checkpoint {} does not fit the model", source_.path));
   if (reports_unexpected()) report.unexpected = unexpected(tensors);
   tensors = std::move(found);
   return report;
