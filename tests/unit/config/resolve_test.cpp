@@ -162,6 +162,20 @@ TEST(Resolve, WhichCheckpointIsAsked) {
   EXPECT_EQ(model({"--load", "none", "--pretrained-checkpoint", "b"}), std::pair(int64_t{60}, int64_t{6}));
 }
 
+// A run of experts that were made of a dense model goes on with them.
+TEST(Resolve, UpcyclingIsNoMatterOfTheCheckpoint) {
+  Sources sources = read_sources(parse_command_line(std::vector<std::string>{"--num-layers", "2"}));
+  sources.checkpoint["num_layers"] = 2;
+  sources.checkpoint["num_moe_experts"] = 4;
+  sources.checkpoint["moe_use_upcycling"] = true;
+  sources.checkpoint["moe_upcycling_granularity"] = 2;
+  const ModelConfig model =
+      resolve(sources, {.purpose = Purpose::inspect, .allow_unavailable = true}).config.model;
+  EXPECT_EQ(model.num_moe_experts, 4);
+  EXPECT_FALSE(model.moe_use_upcycling);
+  EXPECT_EQ(model.moe_upcycling_granularity, 1);
+}
+
 TEST(Resolve, AFeatureThatIsNotBuiltIsRefused) {
   // Whichever features come to act, this holds for the rest of the table: found through the table itself.
   try {

@@ -35,8 +35,8 @@ Target find_target(std::string_view name) {
   }
 }
 
-// Rows of a vision tower that are no matter of the model: how images are cut and written in the text, and
-// what learns.
+// Rows that are no matter of the model: how images are cut and written in the text, what learns, and that the
+// run of a checkpoint began with a dense model.
 bool is_of_the_run(std::string_view key) {
   constexpr std::string_view kKeys[] = {"use_tiling",
                                         "max_num_tiles",
@@ -51,7 +51,9 @@ bool is_of_the_run(std::string_view key) {
                                         "recompute_vision",
                                         "freeze_language_model",
                                         "freeze_vision_model",
-                                        "freeze_vision_projection"};
+                                        "freeze_vision_projection",
+                                        "moe_use_upcycling",
+                                        "moe_upcycling_granularity"};
   return std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
 }
 
