@@ -238,6 +238,17 @@ TEST(Run, BatchesGrow) {
   EXPECT_EQ(end.state.consumed_samples, 19);
 }
 
+// Seven sequences on two replicas are six, in evaluations too.
+TEST(Run, BatchesAreMadeSmaller) {
+  auto record = std::make_shared<Record>();
+  const RunEnd end = train(
+      "--tensor-model-parallel-size 1 --global-batch-size 7 --train-iters 2 "
+      "--decrease-batch-size-if-needed --eval-interval 2 --eval-iters 1",
+      record);
+  EXPECT_EQ(record->batches, (std::vector<int64_t>{6, 6}));
+  EXPECT_EQ(end.state.validated_samples, 6);
+}
+
 TEST(Run, EvaluatesOnly) {
   auto record = std::make_shared<Record>();
   const RunEnd end = train("--train-iters 5 --skip-train --eval-interval 1 --eval-iters 1", record);

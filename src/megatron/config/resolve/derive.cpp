@@ -303,6 +303,15 @@ void batches(ConfigBuilder& builder) {
   if (config.train.global_batch_size == 0 && config.train.micro_batch_size > 0 && builder.data_parallel_size)
     builder.derive("train.global_batch_size", config.train.micro_batch_size * *builder.data_parallel_size,
                    "micro_batch_size x data-parallel size");
+  // A batch that may be made smaller is in evaluations, too.
+  const ValidationConfig& validation = config.validation;
+  const int64_t micro = validation.eval_micro_batch_size > 0 ? validation.eval_micro_batch_size
+                                                             : config.train.micro_batch_size,
+                step = micro * builder.data_parallel_size.value_or(0), batch = config.train.global_batch_size;
+  if (config.train.decrease_batch_size_if_needed && validation.eval_global_batch_size == 0 && step > 0 &&
+      batch > step && batch % step != 0)
+    builder.derive("validation.eval_global_batch_size", batch / step * step,
+                   "global_batch_size, decrease_batch_size_if_needed");
 }
 
 void schedules(ConfigBuilder& builder) {

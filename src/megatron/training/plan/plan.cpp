@@ -14,6 +14,12 @@
 namespace megatron {
 namespace {
 
+// The batch of a step, smaller where the configuration allows it and `step` sequences do not divide it.
+int64_t whole_batch(const Config& config, int64_t step) {
+  const int64_t batch = config.train.global_batch_size;
+  return config.train.decrease_batch_size_if_needed ? batch / step * step : batch;
+}
+
 class CountCosts final : public Tracer {
  public:
   CountCosts(RankPlan& plan, const DeviceSpeed& speed) : plan_(plan), speed_(speed) {}
@@ -46,9 +52,10 @@ RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const Pipel
   // Replicas of different sizes have different numbers of micro-batches.
   int64_t microbatches = shape.microbatches;
   if (parallel.unequal())
-    microbatches = static_cast<int64_t>(batch_shares(config, parallel, config.train.global_batch_size)
-                                            .of_replica[static_cast<size_t>(parallel.replica())]
-                                            .size());
+    microbatches = static_cast<int64_t>(
+        batch_shares(config, parallel, whole_batch(config, config.train.micro_batch_size))
+            .of_replica[static_cast<size_t>(parallel.replica())]
+            .size());
   CountCosts count(plan, speed);
   ctx.tracer = &count;
   ctx.launches = &launches;
@@ -145,6 +152,7 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
   // Unequal replicas need not share it evenly.
   const int64_t step = sizes.inactive.empty() ? per_pass : config.train.micro_batch_size;
+  if (step > 0) batch = whole_batch(config, step);
   if (per_pass == 0 || batch < per_pass || batch % step != 0)
     throw ConfigError(fmt::format(
         "plan: a global batch of {} cannot be cut into micro-batches of {} on {} data-parallel ranks", batch,
