@@ -35,6 +35,24 @@ TEST(MupParity, EveryLayout) {
   check_layouts(twice_as_wide(), layouts);
 }
 
+// Logits of MTP layers are scaled as the model's: with a factor of nearly nothing little is learned.
+TEST(MupParity, MtpLayers) {
+  Config config = twice_as_wide();
+  config.model.mtp_num_layers = 2;
+  config.model.mtp_loss_scaling_factor = 1;
+  config.model.position_embedding_type = PositionEmbedding::rope;
+  const std::vector<Layout> layouts = {{.name = "tp2 sp", .tp = 2, .sp = true},
+                                       {.name = "pp2 dp2", .pp = 2, .dp = 2}};
+  check_layouts(config, layouts);
+  config.model.mup_output_mult = 1e-12;
+  double largest = 0;
+  for (const auto& [name, gradient] : train(config, {}, batches_for(config, 1)).gradients)
+    if (name.starts_with("mtp."))
+      for (double value : gradient.values) largest = std::max(largest, std::abs(value));
+  EXPECT_GT(largest, 0);
+  EXPECT_LT(largest, 1e-10);
+}
+
 // The first step of Adam moves an element by the learning rate, whatever its gradient.
 TEST(Mup, StepsOfMatricesAreSmaller) {
   Config config = twice_as_wide();

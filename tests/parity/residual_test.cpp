@@ -36,6 +36,32 @@ TEST(WideStream, EveryLayoutTrainsAlike) {
   EXPECT_NE(narrow.losses[0], one.losses[0]) << "the stream was rounded";
 }
 
+// MTP layers have such a stream, too, on whichever stage they are.
+TEST(WideStream, OfMtpLayers) {
+  Config narrow = small_gpt();
+  narrow.model.mtp_num_layers = 1;
+  narrow.model.mtp_loss_scaling_factor = 1;
+  narrow.model.position_embedding_type = PositionEmbedding::rope;
+  Config wide = narrow;
+  wide.model.fp32_residual_connection = true;
+  const auto batches = batches_for(wide, 2);
+  const Trained exact = train(narrow, {}, batches), one = train(wide, {}, batches, DType::BF16);
+  const std::vector<Layout> layouts = {
+      {.name = "tp2 sp", .tp = 2, .sp = true},
+      {.name = "pp2", .pp = 2},
+      {.name = "a stage of its own", .pp = 3, .stages = "Ettt|tm|L"},
+  };
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(layout.name);
+    const Trained many = train(apply(wide, layout), sizes_of(layout), batches, DType::BF16);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      EXPECT_NEAR(many.losses[i], one.losses[i], 1e-2 * one.losses[i]);
+      EXPECT_NEAR(many.losses[i], exact.losses[i], 2e-2 * exact.losses[i]);
+    }
+  }
+  EXPECT_NE(train(narrow, {}, batches, DType::BF16).losses[0], one.losses[0]);
+}
+
 // A layer that is run again reads the same stream.
 TEST(WideStream, RecomputeChangesNoBit) {
   const auto batches = batches_for(small_gpt(), 2);

@@ -21,6 +21,12 @@ DType stream_dtype(const ModelConfig& config, DType dtype) {
   return config.fp32_residual_connection ? accumulation_dtype(dtype) : dtype;
 }
 
+// What logits are made of.
+Tensor for_logits(RankContext& ctx, const Tensor& hidden, const ModelConfig& config) {
+  const double factor = config.output_multiplier.value_or(1);
+  return factor == 1 ? hidden : ops::scale(ctx, hidden, factor);
+}
+
 }  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
@@ -37,8 +43,11 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
     layers_.push_back(
         std::make_unique<TransformerLayer>("decoder.layers." + std::to_string(i), i, config_, parallel));
   const bool predicts = slice.mtp && config_.mtp_num_layers > 0;
-  if (config_.mtp_num_layers > 0 ? slice.mtp : slice.head)
-    final_ = std::make_unique<OutputStage>(config_, parallel_.tensor);  // MTP layers come behind it
+  if (config_.mtp_num_layers > 0 ? slice.mtp : slice.head) {
+    ModelConfig unscaled = config_;  // MTP layers come behind it
+    unscaled.output_multiplier.reset();
+    final_ = std::make_unique<OutputStage>(unscaled, parallel_.tensor);
+  }
   if (predicts) make_mtp_layers(embedding_ ? embedding_.get() : embedding);
   if (slice.head) make_head(embedding);
   make_units();
@@ -184,13 +193,19 @@ StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, co
   if (final_ && streams > 1) residual = {contract_streams(ctx, residual.sum(ctx), streams), {}};
   if (!final_) {
     states[0] = residual.sum(ctx);
-    return states;
+  } else {
+    Tensor sentence;
+    const Tensor last =
+        use_unit(ctx, *final_unit_, [&] { return final_->forward(ctx, residual, &seq, &sentence); });
+    states[0] = for_logits(ctx, last, config_);
+    if (sentence) states.push_back(std::move(sentence));
+    if (slice_.mtp && !micro.mtp.empty())
+      for (const Tensor& state : run_mtp(ctx, last, micro.mtp, seq))
+        states.push_back(for_logits(ctx, state, config_));
   }
-  Tensor sentence;
-  states[0] = use_unit(ctx, *final_unit_, [&] { return final_->forward(ctx, residual, &seq, &sentence); });
-  if (sentence) states.push_back(std::move(sentence));
-  if (!slice_.mtp || micro.mtp.empty()) return states;
-  for (Tensor& state : run_mtp(ctx, states[0], micro.mtp, seq)) states.push_back(std::move(state));
+  // What is sent on is as wide as the stream.
+  for (Tensor& state : states)
+    state = ops::cast(ctx, state, slice_.head ? dtype_ : stream_dtype(config_, dtype_));
   return states;
 }
 
@@ -299,7 +314,8 @@ Tensor GptModel::run_mtp_layer(RankContext& ctx, int64_t depth, const Tensor& id
   // Zeros take the gradient's place, so that the table's uses are as many as its buckets wait for.
   if (config_.mtp_detach_heads && ctx.tape)
     embedded = ops::add(ctx, embedded.detach(), ops::scale(ctx, embedded, 0));
-  return use_unit(ctx, *mtp_units_[i], [&] { return mtp_[i]->forward(ctx, embedded, before, seq); });
+  const Tensor stream = ops::cast(ctx, before, stream_dtype(config_, dtype_));
+  return use_unit(ctx, *mtp_units_[i], [&] { return mtp_[i]->forward(ctx, embedded, stream, seq); });
 }
 
 CacheShapes GptModel::mtp_cache_shapes(int64_t depth) const {

@@ -1,5 +1,6 @@
 #include "megatron/transformer/mtp_layer.h"
 
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/shape.h"
 #include "megatron/transformer/initializers.h"
@@ -27,7 +28,9 @@ MtpLayer::MtpLayer(const std::string& name, int64_t depth, const ModelConfig& co
 
 Tensor MtpLayer::forward(RankContext& ctx, const Tensor& embedded, const Tensor& hidden, const SeqInfo& seq) {
   const Tensor parts[] = {embedding_norm_.forward(ctx, embedded), hidden_norm_.forward(ctx, hidden)};
-  Residual residual{ops::linear(ctx, ops::concat(ctx, parts, 1), projection_.get(ctx)), {}};
+  // As wide as the stream that `hidden` is of.
+  Residual residual{
+      ops::cast(ctx, ops::linear(ctx, ops::concat(ctx, parts, 1), projection_.get(ctx)), hidden.dtype()), {}};
   for (auto& layer : layers_) layer->forward(ctx, residual, seq);
   return final_norm_.forward(ctx, residual);
 }

@@ -237,8 +237,6 @@ void mup(ConfigBuilder& builder) {
   if (model.use_mup && model.mup_base_hidden_size == 0)
     builder.reject("model.use_mup", "needs the width at which hyperparameters were found",
                    "give --mup-base-hidden-size N");
-  if (model.use_mup && model.mtp_num_layers > 0)
-    builder.reject("model.use_mup", "MTP layers do not scale their logits", "use --mtp-num-layers 0");
 }
 
 void mtp_layers(ConfigBuilder& builder) {
@@ -359,8 +357,6 @@ void fp32_residual_fits(ConfigBuilder& builder) {
     builder.reject(key, "layers read the stream itself, not a norm of it", "leave it out");
   if (model.encoder_num_layers > 0 && model.decoder_num_layers > 0)
     builder.reject(key, "encoder-decoder models have streams of the model's own format", "leave it out");
-  if (model.mtp_num_layers > 0)
-    builder.reject(key, "MTP layers have streams of the model's own format", "leave it out");
 }
 
 void qk_clip_fits(ConfigBuilder& builder) {
@@ -400,7 +396,7 @@ constexpr Rule kModelRules[] = {
     {"fp32_residual_fits",
      "model.fp32_residual_connection model.bf16 model.fp16 model.layernorm_after_residual "
      "model.pre_layernorm "
-     "model.encoder_num_layers model.decoder_num_layers model.mtp_num_layers",
+     "model.encoder_num_layers model.decoder_num_layers",
      "an fp32 stream suits the model", fp32_residual_fits},
     {"qk_clip_fits",
      "model.qk_clip model.qk_clip_alpha model.softmax_type model.encoder_num_layers model.decoder_num_layers "
@@ -446,7 +442,7 @@ constexpr Rule kModelRules[] = {
      "model.gated_linear_unit model.glu_linear_offset model.activation_func "
      "model.activation_func_clamp_value",
      "options of gated units need one", gated_units},
-    {"mup", "model.use_mup model.mup_base_hidden_size model.mtp_num_layers", "muP needs its base width", mup},
+    {"mup", "model.use_mup model.mup_base_hidden_size", "muP needs its base width", mup},
     {"parallel_residual", "model.parallel_residual model.layernorm_after_residual model.model_type",
      "attention and MLP side by side have no sum between them", parallel_residual},
     {"mtp_layers",
