@@ -52,7 +52,7 @@ SharedVocabulary large_vocabulary() {
   return std::make_shared<const ConstraintVocabulary>(std::move(bytes), std::vector<int64_t>{size - 1}, size);
 }
 
-// Of this thread, so that other programs on the machine do not count.
+// The time of this thread alone, so that other programs on the machine do not count.
 double cpu_micros() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -224,7 +224,7 @@ TEST(FaultTable, SmallDiskThatDeletesSlowly) {
   }
 }
 
-// The last save does not wait for the deletion of what is to go: a run that is told to end has little time.
+// The last save does not wait for the deletion of old checkpoints: a run that is told to end has little time.
 TEST(FaultTable, LastSaveOnADiskThatDeletesSlowly) {
   constexpr int kNotAllowed = 99;
   TempDir dir;

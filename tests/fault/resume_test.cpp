@@ -137,7 +137,7 @@ TEST(Resume, WithoutTheOptimizer) {
   forget_the_end(dir / "c");
   expect_said(train({"--load", dir / "c"}), 1, "give --no-load-optim");
   expect_said(train({"--load", dir / "c", "--no-load-optim"}), 0, "loaded");
-  // Of an optimizer that keeps less: what is missing is the optimizer's alone.
+  // The saved optimizer kept less, so only optimizer state is missing.
   ASSERT_EQ(train({"--save", dir / "d", "--optimizer", "lion", "--save-interval", "5"}).code, 0);
   forget_the_end(dir / "d");
   expect_said(train({"--load", dir / "d", "--optimizer", "adam"}), 1,

@@ -30,7 +30,7 @@ inline Tensor stored_values(RankContext& ctx, const Parameter& parameter, DType 
       .view(shape);
 }
 
-// Of each number of a quantised parameter, the step between the values that it can have.
+// The step between the values that each number of a quantised parameter can have.
 inline std::vector<float> steps_of(RankContext& ctx, const Parameter& parameter, size_t numbers) {
   Tensor wide = ctx.empty(parameter.scale.shape(), DType::F32);
   ctx.kernels->copy(ctx.kernel_context(), {parameter.scale, wide});

@@ -31,7 +31,7 @@ struct EngineOptions {
   int64_t speculative_tokens = 0;
   // Steps in which every text grows by a token are CUDA graphs, where the device and the model allow it.
   bool cuda_graphs = true;
-  // Of memory that steps let go, on a CPU: Engine::run() gives back what is more, and all where it rests.
+  // On a CPU Engine::run() gives back idle memory beyond these bytes, and all of it where it rests.
   int64_t idle_bytes = int64_t{256} << 20;
   bool time_steps = false;  // EngineStats tell the GPU's time; every step then waits for the GPU
 };

@@ -45,7 +45,7 @@ void serve(Engine& engine, ServedModel model, const ServeOptions& options) {
     failed = true;
   }
   watch.join();
-  http.drain(1);  // what is cut off is told so
+  http.drain(1);  // clients whose answers are cut off get an error first
   if (fault) std::rethrow_exception(fault);
 }
 
