@@ -24,7 +24,7 @@ std::string make(const std::string& root, int64_t iteration) {
   return path;
 }
 
-// The newest K = 1; what the run is told.
+// Keeps the newest checkpoint alone, and collects the lines that a run would log.
 class Publisher {
  public:
   explicit Publisher(const std::string& root) : root_(root) {}

@@ -85,7 +85,7 @@ TEST(Run, ExitConditionsSaveAndTheNextRunGoesOn) {
   EXPECT_EQ(parts->losses, whole->losses);  // to the bit
 }
 
-// What an evaluation lacks is told before the run, also at its end, where nothing is due by the interval.
+// A run is refused at its start where evaluation data runs out, also that of the evaluation at its end.
 TEST(Run, EvaluationsHaveTheirSamples) {
   const auto train_with = [](int64_t samples, const std::string& flags) {
     const auto tokens = [](int64_t, int64_t before, int64_t index) {
