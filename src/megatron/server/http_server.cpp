@@ -275,7 +275,9 @@ void Connection::watch() {
         if (error || exchange != self->exchange_ || self->ended_ || self->closed_) return;
         char byte = 0;
         const auto got = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) self->drop();
+        // Another thread of the reactor may report the bytes of the request after they have been read.
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch();
+        if (got <= 0) self->drop();
       });
 }
 
