@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 
@@ -20,6 +21,16 @@ void await(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!condition() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+int connect_to(int port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return socket;
 }
 
 // A server on a free port of loopback.
@@ -52,15 +63,7 @@ class Listening {
     return {status, answer};
   }
 
-  int connect() const {
-    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(http_->port()));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    return socket;
-  }
+  int connect() const { return connect_to(http_->port()); }
   // Sends bytes as they are; returns all that comes back until the server closes, or the first part alone.
   std::string raw(const std::string& bytes, bool all = true) const {
     const int socket = connect();
@@ -235,6 +238,28 @@ TEST(Http, DroppedClientsAreCancelled) {
   }
 }
 
+// One thread may read a request before another is told of its bytes, which it does not find then.
+TEST(Http, EveryClientThatDropsIsNoticed) {
+  constexpr int kClients = 300;  // two files each, of the 1,024 that a process usually may have
+  std::atomic<int> taken = 0, dropped = 0;
+  HttpServer server({.port = 0, .threads = 16},
+                    [&](const HttpRequest&, const std::shared_ptr<HttpReply>& reply) {
+                      reply->on_drop([&] { ++dropped; });
+                      ++taken;
+                    });
+  std::vector<int> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(connect_to(server.port()));
+    const std::string bytes = post("{}");
+    EXPECT_GT(::send(clients.back(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+  }
+  await([&] { return taken == kClients; });
+  EXPECT_EQ(dropped, 0);
+  for (const int client : clients) ::close(client);
+  await([&] { return dropped == kClients; });
+  EXPECT_EQ(dropped, kClients);
+}
+
 TEST(Http, AnswersThatTakeTooLongAreEnded) {
   Listening server(std::string(1900, 'a'), {.answer_seconds = 0.2}, {}, std::chrono::milliseconds(5));
   EXPECT_EQ(server.request("POST", "/v1/completions", R"({"prompt":"x","max_tokens":1500})").first, 408);
@@ -261,7 +286,7 @@ TEST(Http, DrainWaitsForAnswers) {
 TEST(Http, Load) {
   const char* asked = std::getenv("MEGATRON_LOAD_REQUESTS");
   const int requests = asked ? std::atoi(asked) : 1024;
-  constexpr int kClients = 256;
+  constexpr int kClients = 300;  // two files each, of the 1,024 that a process usually may have
   Listening server("The quick brown fox jumps over the lazy dog.", {.max_body_bytes = 100000},
                    {.max_requests = 200}, std::chrono::microseconds(200));
   std::atomic<int> next = 0, proper = 0, good = 0, refused = 0, busy = 0, wrong = 0;
