@@ -10,6 +10,7 @@
 #include "megatron/checkpoint/folder_lock.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/config/config.h"
+#include "megatron/training/run/checkpoint_loader.h"
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/local_checkpoints.h"
 #include "megatron/training/run/memory_snapshot.h"
@@ -75,24 +76,11 @@ class RunCheckpoints {
     bool failed = false;
   };
   using LocalSets = std::vector<LocalCheckpoints::Candidate>;
-  // What a checkpoint gave.
-  struct Taken {
-    TrainState progress;
-    LoadReport report;
-    std::vector<std::string> notes;
-    std::optional<BaseCheckpoint> base;
-  };
 
   void tell(const std::string& line) const;
   bool load_from(const std::vector<LoadPlace>& places, const LocalSets& local, TrainState& progress);
   std::vector<LoadPlace> places_to_load(const LocalSets& local) const;
   std::optional<TensorSource> open_local(const LoadPlace& place, const LocalSets& local);
-  void load_language_model();
-  void read_hf_weights();
-  Taken take(const LoadPlace& place, bool weights_only);
-  Taken take(const TensorSource& source, bool weights_only, bool has_state = true);
-  void tell_report(const Taken& taken);
-  void check_schedule(const TensorSource& source);
   const std::string& root_of(bool persistent) const;
   TrainingState training_state(const TrainState& progress);
   SaveRequest request(bool persistent, const TrainState& progress);
@@ -113,6 +101,7 @@ class RunCheckpoints {
   std::shared_ptr<const AutoBridge> hf_;
   bool restarted_;
   Tell tell_;
+  CheckpointLoader loader_;
   std::string non_persistent_;             // the folder of non-persistent checkpoints; empty: there are none
   FolderLock lock_, non_persistent_lock_;  // the first rank's
   std::vector<CheckpointAsset> assets_;    // the first rank's: what a checkpoint keeps of the folder of --hf
