@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "megatron/inference/cache_size.h"
 #include "megatron/inference/decode_graphs.h"
 #include "megatron/inference/generate.h"
 #include "megatron/inference/idle_memory.h"
@@ -40,15 +41,6 @@ void check_options(const EngineOptions& options) {
           "engine: blocks of {} tokens, {} requests and {} tokens a step must all be positive",
           options.block_size, options.max_requests, options.max_tokens);
 }
-
-int64_t smallest(RankContext& ctx, const ProcessGroup& world, int64_t own) {
-  if (world.size() == 1) return own;
-  Tensor all = ctx.zeros({world.size()}, DType::I64);
-  world.all_gather(ctx.from_vector(std::vector<int64_t>{own}, {1}), all).wait();
-  return std::ranges::min(ctx.to_vector<int64_t>(all));
-}
-
-int64_t blocks_for(int64_t tokens, int64_t block_size) { return (tokens + block_size - 1) / block_size; }
 
 }  // namespace
 
@@ -120,44 +112,21 @@ Engine::State::State(RankContext& ctx, const ProcessGroup& world, Model& model, 
   experts_per_token = expert_layers(model.config()) * model.config().moe_router_topk;
   const CacheShapes shapes = model.cache_shapes();
   const DType kept = options.fp8_cache ? DType::F8E4M3 : model.dtype();  // of keys and values
-  const int64_t context = longest_context(model.config());
-  max_length = options.max_length > 0 ? std::min(options.max_length, context) : context;
-
-  const int64_t depths = std::min(options.speculative_tokens, model.draft_depths());
-  const int64_t slot = PagedCache::slot_bytes(shapes, model.dtype());
-  int64_t block = PagedCache::block_bytes(shapes, kept, options.block_size);
-  for (int64_t depth = 0; depth < depths; ++depth)
-    block += PagedCache::block_bytes(model.draft_shapes(depth), kept, options.block_size);
-  const auto states = static_cast<int64_t>(static_cast<double>(options.cache_bytes) *
-                                           options.state_ratio.value_or(0.5));  // bytes at most
-  if (slot > 0) options.max_requests = std::min(options.max_requests, states / slot);
-  options.max_requests = smallest(ctx, world, options.max_requests);
-  const int64_t most = options.max_requests * blocks_for(max_length, options.block_size);
-  const int64_t left =
-      options.cache_bytes - (options.state_ratio && slot > 0 ? states : options.max_requests * slot);
-  // Padding of captured steps has a block that no request gets.
-  const bool captures = options.cuda_graphs && ctx.device.is_cuda() && world.size() == 1 && depths == 0 &&
-                        !options.record_routing && block > 0 && left / block > 1 && can_capture_decode(model);
-  const int64_t spare = captures ? 1 : 0;
-  const int64_t blocks = smallest(ctx, world, block > 0 ? std::min(most, left / block - spare) : most);
-  if (options.max_requests < 1 || blocks < 1)
-    throw ConfigError(fmt::format(
-        "inference: a cache of {} bytes holds no block of {} tokens ({} bytes, and {} of states a sequence); "
-        "give it more",
-        options.cache_bytes, options.block_size, block, slot));
-  max_length = std::min(max_length, blocks * options.block_size);
-  cache = std::make_unique<PagedCache>(ctx, shapes, kept, blocks + spare, options.block_size,
-                                       slot > 0 ? options.max_requests : 1);
-  if (captures) graphs = std::make_unique<DecodeGraphs>(ctx, model, *cache, blocks);
+  const CacheSize size = cache_size(ctx, world, model, options);
+  options.max_requests = size.max_requests;
+  max_length = size.max_length;
+  cache = std::make_unique<PagedCache>(ctx, shapes, kept, size.blocks + size.spare, options.block_size,
+                                       size.slots);
+  if (size.spare > 0) graphs = std::make_unique<DecodeGraphs>(ctx, model, *cache, size.blocks);
   if (options.time_steps && ctx.device.is_cuda()) {
     begun.emplace(ctx.runtime, true);
     computed.emplace(ctx.runtime, true);
   }
-  for (int64_t depth = 0; depth < depths; ++depth)
-    draft_caches.push_back(
-        std::make_unique<PagedCache>(ctx, model.draft_shapes(depth), kept, blocks, options.block_size, 1));
+  for (int64_t depth = 0; depth < size.depths; ++depth)
+    draft_caches.push_back(std::make_unique<PagedCache>(ctx, model.draft_shapes(depth), kept, size.blocks,
+                                                        options.block_size, 1));
   if (!first()) return;
-  CacheLimits limits{.blocks = blocks, .block_size = options.block_size, .max_length = max_length};
+  CacheLimits limits{.blocks = size.blocks, .block_size = options.block_size, .max_length = max_length};
   limits.shares_prefixes =
       !carries_states(model.config()) && !rope_depends_on_length(model.config()) && !options.record_routing;
   // Another stage's layers may have other windows, so only a model that lies here whole leaves blocks early.
