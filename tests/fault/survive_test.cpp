@@ -4,124 +4,14 @@
 #include <regex>
 #include <set>
 
-#include "fault/processes.h"
+#include "fault/survival.h"
 
 namespace megatron::testing {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kProcesses = 8;
 constexpr int64_t kIterations = 60;  // with planted faults
-
-// How the processes of a run divide the model.
-struct Division {
-  int model_ranks;  // of a replica
-  std::vector<std::string> args;
-  std::vector<std::string> replicated = {};  // what only the run has that meets faults
-};
-const Division kReplicas{1, {}};
-const Division kTensor{4, {"-tp", "4", "--num-attention-heads", "4", "--attention-dropout", "0"}};
-const Division kStages{4,
-                       {"-tp", "2", "-pp", "2", "--sequence-parallel", "--num-attention-heads", "4",
-                        "--attention-dropout", "0"}};
-
-// A part of a run in one layout: from which iteration on, with how many replicas, without which slots.
-struct Segment {
-  int64_t from;
-  int replicas;
-  std::vector<std::string> lost;
-};
-
-// What the restart lines of all processes tell.
-struct Restarts {
-  std::vector<Segment> segments;
-  std::vector<double> seconds;    // from the fault to the end of the next step
-  int64_t most_again = 0;         // iterations computed again after one that went on from memory
-  std::vector<std::string> slow;  // lines of those that took more than a second
-};
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream stream(text);
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
-
-Restarts restarts_of(const std::string& messages, int processes) {
-  std::map<int, Segment> by_number;
-  Restarts restarts;
-  const std::regex layout(
-      R"(restart (\d+): .*dp (\d+)(?: without slots ([^)]*))?\), from iteration (\d+) in (.*), (\d+) computed again)");
-  const std::regex times(R"(restart \d+: ([0-9.]+) s from.*)");
-  for (int process = 0; process < processes; ++process) {
-    const std::string text = read_text(messages + std::to_string(process));
-    for (std::sregex_iterator at(text.begin(), text.end(), layout), end; at != end; ++at) {
-      by_number[std::stoi((*at)[1])] = {std::stoll((*at)[4]), std::stoi((*at)[2]), words_of((*at)[3])};
-      if ((*at)[5] == "memory") restarts.most_again = std::max(restarts.most_again, std::stol((*at)[6]));
-    }
-    for (std::sregex_iterator at(text.begin(), text.end(), times), end; at != end; ++at) {
-      restarts.seconds.push_back(std::stod((*at)[1]));
-      if (restarts.seconds.back() > 1) restarts.slow.push_back((*at)[0]);
-    }
-  }
-  for (const auto& [number, segment] : by_number) {
-    // Where an older state was gone back to, what had followed it does not count.
-    while (!restarts.segments.empty() && restarts.segments.back().from >= segment.from)
-      restarts.segments.pop_back();
-    restarts.segments.push_back(segment);
-  }
-  return restarts;
-}
-
-// What the processes of a run have said.
-std::string all_said(const std::string& messages) {
-  std::string said;
-  for (int process = 0; process < kProcesses; ++process)
-    said += fmt::format("process {} has said: {}\n", process, read_text(messages + std::to_string(process)));
-  return said;
-}
-
-std::vector<std::string> batch_of_24(int64_t iterations, std::vector<std::string> further) {
-  further.insert(further.begin(), {"--global-batch-size", "24", "--train-iters", std::to_string(iterations)});
-  return training(further);
-}
-
-// What lies in a folder of checkpoints beside these.
-std::set<std::string> beside_checkpoints(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (const std::string name = entry.path().filename().string(); !name.starts_with("iter_"))
-      names.insert(name);
-  return names;
-}
-
-// The weights of a run on threads that is stopped and started again where the other one was.
-std::map<std::string, std::string> by_hand(const Division& division, int64_t iterations,
-                                           const std::vector<Segment>& segments,
-                                           std::set<std::string>& files) {
-  TempDir dir;
-  Segment now{0, kProcesses / division.model_ranks, {}};
-  for (size_t i = 0; i <= segments.size(); ++i) {
-    std::vector<std::string> args =
-        batch_of_24(iterations, {"--ranks", std::to_string(now.replicas * division.model_ranks), "--save",
-                                 dir / "c", "--load", dir / "c"});
-    args.insert(args.end(), division.args.begin(), division.args.end());
-    if (!now.lost.empty()) {
-      args.emplace_back("--non-active-ranks");
-      args.insert(args.end(), now.lost.begin(), now.lost.end());
-    }
-    if (i < segments.size()) {
-      now = segments[i];
-      if (now.from == 0) continue;
-      args.insert(args.end(), {"--exit-interval", std::to_string(now.from)});
-    }
-    const Outcome outcome = run_command(args);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-  }
-  files = beside_checkpoints(dir / "c");
-  return contents(fmt::format("{}/iter_{:07}", dir / "c", iterations));
-}
 
 // Half of the faults end a process, half do not; they are some iterations apart.
 std::string random_faults(int count, std::mt19937& random) {
@@ -141,77 +31,6 @@ std::string random_faults(int count, std::mt19937& random) {
   return text;
 }
 
-// Until all processes but the stopped ones have ended, which are killed then.
-bool all_end(const std::vector<pid_t>& children, std::vector<int>& codes) {
-  std::set<size_t> running, stopped;
-  for (size_t i = 0; i < children.size(); ++i) running.insert(i);
-  codes.assign(children.size(), -1);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(4);  // on a busy machine
-  while (running.size() > stopped.size() && std::chrono::steady_clock::now() < deadline) {
-    for (auto i = running.begin(); i != running.end();) {
-      int status = 0;
-      const pid_t child = ::waitpid(children[*i], &status, WNOHANG | WUNTRACED);
-      if (child == children[*i] && WIFSTOPPED(status)) stopped.insert(*i);
-      if (child == children[*i] && !WIFSTOPPED(status)) {
-        codes[*i] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        i = running.erase(i);
-      } else {
-        ++i;
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  const bool ended = running.size() == stopped.size();
-  for (const size_t i : running) {
-    ::kill(children[i], SIGKILL);
-    ::waitpid(children[i], nullptr, 0);
-  }
-  return ended;
-}
-
-// Starts a run, lets `disturb` do what it likes to its processes, and holds the end against one by hand.
-// Gives the seconds that each restart took.
-void survive(const Division& division, int64_t iterations, const std::string& planted,
-             const std::function<void(const std::vector<pid_t>&)>& disturb, std::vector<double>& seconds,
-             std::vector<Segment>* told = nullptr) {
-  SCOPED_TRACE(planted);
-  TempDir dir;
-  const std::string messages = dir / "messages";
-  std::vector<std::string> args =
-      batch_of_24(iterations, {"--save", dir / "c", "--inprocess-restart", "--inprocess-heartbeat-interval",
-                               "0.2", "--inprocess-heartbeat-timeout", "1.5", "--inprocess-soft-timeout", "1",
-                               "--inprocess-barrier-timeout", "5", "--distributed-timeout-minutes", "0.2"});
-  args.insert(args.end(), division.args.begin(), division.args.end());
-  args.insert(args.end(), division.replicated.begin(), division.replicated.end());
-  if (!planted.empty()) args.insert(args.end(), {"--inject-fault", planted});
-  const std::vector<pid_t> children = start_processes(kProcesses, args, messages);
-  const auto has_begun = [&] {
-    return std::filesystem::exists(messages + "0") &&
-           read_text(messages + "0").find("after a fault") != std::string::npos;
-  };
-  for (int waited = 0; waited < 20'000 && !has_begun(); waited += 20)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  disturb(children);
-  std::vector<int> codes;
-  const bool ended = all_end(children, codes);
-  ASSERT_TRUE(ended) << "a process waits for ever\n" << all_said(messages);
-  const Restarts restarts = restarts_of(messages, kProcesses);
-  for (size_t i = 0; i < codes.size(); ++i)
-    EXPECT_TRUE(codes[i] == 0 || codes[i] == -1 || codes[i] == 137)
-        << "process " << i << ": " << codes[i] << "\n"
-        << read_text(messages + std::to_string(i));
-  EXPECT_GE(restarts.segments.size(), 1U);
-  EXPECT_LE(restarts.most_again, 1) << all_said(messages);
-  for (const std::string& line : restarts.slow) fmt::print("{}\n", line);
-  std::set<std::string> files;
-  EXPECT_EQ(contents(fmt::format("{}/iter_{:07}", dir / "c", iterations)),
-            by_hand(division, iterations, restarts.segments, files))
-      << all_said(messages);
-  EXPECT_EQ(beside_checkpoints(dir / "c"), files) << "something is left behind";
-  seconds.insert(seconds.end(), restarts.seconds.begin(), restarts.seconds.end());
-  if (told) *told = restarts.segments;
-}
-
 // Kills and stops at any moment, also while others meet. More than half of the processes must stay.
 void kill_at_random(int count, std::mt19937& random, const std::vector<pid_t>& children) {
   std::vector<pid_t> alive = children;
@@ -221,14 +40,6 @@ void kill_at_random(int count, std::mt19937& random, const std::vector<pid_t>& c
     ::kill(alive[chosen], random() % 2 ? SIGKILL : SIGSTOP);
     alive.erase(alive.begin() + static_cast<std::ptrdiff_t>(chosen));
   }
-}
-
-bool comes_to_say(const std::string& file, const std::string& words) {
-  for (int waited = 0; waited < 30'000; waited += 20) {
-    if (std::filesystem::exists(file) && read_text(file).find(words) != std::string::npos) return true;
-    std::this_thread::sleep_for(20ms);
-  }
-  return false;
 }
 
 // The first process, which has the lock of --save, is stopped and goes on when the others have shrunk.
@@ -251,95 +62,6 @@ TEST(Restart, AProcessThatWasStoppedFindsItselfLeftOut) {
   for (const size_t process : {1, 2})
     EXPECT_EQ((*states)[process], 0) << read_text(messages + std::to_string(process));
   EXPECT_FALSE(contents(dir / "c/iter_0000150").empty());
-}
-
-// A fault, settings, and what the other processes say of it.
-struct Named {
-  std::string fault;
-  std::vector<std::string> further;
-  std::string words;  // a regular expression
-  double within;      // seconds, with what a busy machine may add
-};
-
-// With the time-outs that nobody has set: three median steps, which are short here, or five seconds. A
-// stopped process says nothing itself, and its heartbeats cease.
-TEST(Hangs, TheCulpritIsNamedSoon) {
-  const char* missing_rank = R"(within 5\.0 s: missing ranks 1\b)";
-  const Named cases[] = {
-      {"hang@1:40", {"--enable-ft-package"}, missing_rank, 8},
-      // A run that ends has asked the silent process before, and does not wait for its goodbye.
-      {"stop@1:40", {"--enable-ft-package"}, missing_rank, 6.5},
-      {"stop@1:40",
-       {"--inprocess-restart"},
-       R"(restart 1: (process 1 has not been heard of for 5\.|.*within 5\.0 s: missing ranks 1\b))",
-       8}};
-  constexpr size_t kCases = std::size(cases);
-  TempDir dirs[kCases];
-  std::vector<pid_t> children[kCases];
-  for (size_t i = 0; i < kCases; ++i) {
-    std::vector<std::string> args = batch_of_24(
-        100'000, {"--inject-fault", cases[i].fault, "--metrics", dirs[i] / "metrics", "--log-interval", "1"});
-    args.insert(args.end(), cases[i].further.begin(), cases[i].further.end());
-    children[i] = start_processes(3, args, dirs[i] / "messages");
-  }
-  const auto said = [&](size_t i) {
-    std::string text;
-    for (const char* file : {"messages0", "messages2"})
-      if (std::filesystem::exists(dirs[i] / file)) text += read_text(dirs[i] / file);
-    return text;
-  };
-  const auto last_step = [&](size_t i) {
-    const std::string path = dirs[i] / "metrics";
-    return std::filesystem::exists(path) ? std::filesystem::last_write_time(path)
-                                         : std::filesystem::file_time_type::min();
-  };
-  using FileClock = std::filesystem::file_time_type::clock;
-  // When the last step ended, and the longest that no other one came since.
-  FileClock::time_point last[kCases];
-  double pause[kCases] = {};
-  std::optional<double> seconds[kCases];
-  const auto begun = std::chrono::steady_clock::now();
-  const auto missing = [&] { return std::ranges::count(seconds, std::optional<double>()); };
-  while (missing() > 0 && std::chrono::steady_clock::now() - begun < 40s) {
-    std::this_thread::sleep_for(10ms);
-    for (size_t i = 0; i < kCases; ++i) {
-      if (seconds[i]) continue;
-      // Where the others go on, further steps come before their words.
-      if (const auto step = last_step(i); step != FileClock::time_point::min()) {
-        if (step == last[i])
-          pause[i] = std::max(pause[i], std::chrono::duration<double>(FileClock::now() - step).count());
-        last[i] = step;
-      }
-      if (std::regex_search(said(i), std::regex(cases[i].words))) seconds[i] = pause[i];
-    }
-  }
-  for (const std::vector<pid_t>& processes : children)
-    for (const pid_t child : processes) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, nullptr, 0);
-    }
-  for (size_t i = 0; i < kCases; ++i) {
-    SCOPED_TRACE(fmt::format("{} {}", cases[i].fault, cases[i].further[0]));
-    ASSERT_TRUE(seconds[i]) << said(i);
-    fmt::print("{} {}: {:.2f} s\n", cases[i].fault, cases[i].further[0], *seconds[i]);
-    EXPECT_GT(*seconds[i], 4);
-    EXPECT_LT(*seconds[i], cases[i].within);
-  }
-}
-
-// Where a process has died, nobody waits long for the answers of those that are stopped or hang beside it.
-TEST(Hangs, TwoFaultsAtOnceTakeLessThanASecond) {
-  for (const Division& division : {kReplicas, kTensor})
-    for (const char* faults : {"kill@5:7,stop@2:7", "kill@5:7,hang@2:7", "stop@2:7,throw@6:7"}) {
-      SCOPED_TRACE(faults);
-      std::vector<double> seconds;
-      survive(
-          division, 20, faults, [](const auto&) {}, seconds);
-      for (const double each : seconds) {
-        fmt::print("{}: {:.2f} s\n", faults, each);
-        EXPECT_LE(each, 1.0);
-      }
-    }
 }
 
 // Ranks that a tensor-parallel group does without end when the others do, and alike.
