@@ -50,58 +50,6 @@ Parser::Nested::Nested(Parser& parser) : parser_(parser) {
   }
 }
 
-bool Parser::skip_name(std::string_view name) {
-  if (!is_name(name)) return false;
-  take();
-  return true;
-}
-
-bool Parser::skip_symbol(std::string_view symbol) {
-  if (!is_symbol(symbol)) return false;
-  take();
-  return true;
-}
-
-void Parser::expect_symbol(std::string_view symbol) {
-  if (!skip_symbol(symbol)) unexpected(fmt::format("'{}'", symbol));
-}
-
-void Parser::expect(Token::Kind kind, std::string_view what) {
-  if (!is(kind)) unexpected(what);
-  take();
-}
-
-std::string Parser::expect_name() {
-  if (!is(Token::Kind::name)) unexpected("a name");
-  return take().text;
-}
-
-void Parser::unexpected(std::string_view wanted) const {
-  const Token& token = current();
-  std::string got;
-  switch (token.kind) {
-    case Token::Kind::end:
-      got = "the end of the template";
-      break;
-    case Token::Kind::block_end:
-      got = "'%}'";
-      break;
-    case Token::Kind::print_end:
-      got = "'}}'";
-      break;
-    case Token::Kind::name:
-    case Token::Kind::symbol:
-      got = "'" + token.text + "'";
-      break;
-    case Token::Kind::text:
-      got = "a text";
-      break;
-    default:
-      got = "a number";
-  }
-  syntax_error(token.line, fmt::format("expected {}, got {}", wanted, got));
-}
-
 void Parser::set_depth(Expression& node) const {
   int depth = 0;
   auto look = [&](const ExpressionPtr& item) {

@@ -5,34 +5,18 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/tokenizers/chat/lexer.h"
 #include "megatron/tokenizers/chat/syntax.h"
+#include "megatron/tokenizers/chat/token_reader.h"
 
 namespace megatron::chat {
 
 // Jinja's grammar by recursive descent: expressions in expression_parser.cpp, statements in parser.cpp.
-class Parser {
+class Parser : private TokenReader {
  public:
-  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+  explicit Parser(std::vector<Token> tokens) : TokenReader(std::move(tokens)) {}
   Block parse();
 
  private:
-  // The tokens.
-  const Token& current() const { return tokens_[at_]; }
-  const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  Token take() { return at_ + 1 < tokens_.size() ? std::move(tokens_[at_++]) : tokens_[at_]; }
-  bool is(Token::Kind kind) const { return current().kind == kind; }
-  bool is_name(std::string_view name) const { return is(Token::Kind::name) && current().text == name; }
-  bool is_symbol(std::string_view symbol) const {
-    return is(Token::Kind::symbol) && current().text == symbol;
-  }
-  bool skip_name(std::string_view name);
-  bool skip_symbol(std::string_view symbol);
-  void expect_symbol(std::string_view symbol);
-  void expect(Token::Kind kind, std::string_view what);
-  std::string expect_name();
-  [[noreturn]] void unexpected(std::string_view wanted) const;
-
   // Expressions.
   ExpressionPtr make(Expression::Kind kind, int line) const;
   template <class... Items>
@@ -95,8 +79,6 @@ class Parser {
     Parser& parser_;
   };
 
-  std::vector<Token> tokens_;
-  size_t at_ = 0;
   int nesting_ = 0;
   int loops_ = 0;         // around the statement, within its macro
   bool lenient_ = false;  // inside a condition, where an unknown filter is an error only once it is reached
