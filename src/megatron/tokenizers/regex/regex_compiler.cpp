@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "megatron/base/error.h"
+#include "megatron/tokenizers/regex/regex_analysis.h"
 #include "megatron/tokenizers/regex/regex_program.h"
 #include "megatron/tokenizers/unicode/utf8.h"
 
@@ -27,7 +28,7 @@ class Compiler {
     steps.push_back({RegexStep::match});
     program_.steps = std::move(steps);
     if (uses_words_) program_.words = CharSet::word_characters(false);
-    find_first();
+    find_first(program_);
     return std::move(program_);
   }
 
@@ -181,44 +182,6 @@ class Compiler {
     Steps atomic{{RegexStep::atomic, static_cast<uint32_t>(steps.size() + 1)}};
     append(atomic, steps);
     return atomic;
-  }
-
-  // Whether the end of a body is reached without a character.
-  static bool can_be_empty(const Steps& body) {
-    std::vector<bool> seen(body.size() + 1);
-    std::vector<uint32_t> todo{0};
-    while (!todo.empty()) {
-      const uint32_t i = todo.back();
-      todo.pop_back();
-      if (seen[i]) continue;
-      seen[i] = true;
-      if (i == body.size()) return true;
-      const RegexStep& step = body[i];
-      switch (step.kind) {
-        case RegexStep::match:
-        case RegexStep::character:
-          break;
-        case RegexStep::repeat:
-        case RegexStep::repeat_lazy:
-        case RegexStep::repeat_own:
-          if (step.min == 0) todo.push_back(i + 1);
-          break;
-        case RegexStep::split:
-          todo.push_back(step.b);
-          [[fallthrough]];
-        case RegexStep::jump:
-        case RegexStep::look_ahead:
-        case RegexStep::not_ahead:
-        case RegexStep::look_behind:
-        case RegexStep::not_behind:
-        case RegexStep::atomic:
-          todo.push_back(step.a);
-          break;
-        default:
-          todo.push_back(i + 1);
-      }
-    }
-    return false;
   }
 
   Steps one_of(CharSet set) {
@@ -457,41 +420,6 @@ class Compiler {
     if (inverted) set.invert();
     --depth_;
     return set;
-  }
-
-  // Collects the characters with which a match can begin, so that a search can skip the others.
-  void find_first() {
-    const Steps& steps = program_.steps;
-    std::vector<bool> seen(steps.size());
-    std::vector<uint32_t> todo{0};
-    while (!todo.empty()) {
-      const uint32_t i = todo.back();
-      todo.pop_back();
-      if (seen[i]) continue;
-      seen[i] = true;
-      const RegexStep& step = steps[i];
-      switch (step.kind) {
-        case RegexStep::character:
-          program_.first.add(program_.sets[step.a]);
-          break;
-        case RegexStep::repeat:
-        case RegexStep::repeat_lazy:
-        case RegexStep::repeat_own:
-          program_.first.add(program_.sets[step.a]);
-          if (step.min == 0) todo.push_back(i + 1);
-          break;
-        case RegexStep::split:
-          todo.push_back(step.a);
-          todo.push_back(step.b);
-          break;
-        case RegexStep::jump:
-          todo.push_back(step.a);
-          break;
-        default:
-          program_.any_first = true;
-          return;
-      }
-    }
   }
 
   std::string_view pattern_;
