@@ -16,11 +16,6 @@
 namespace megatron {
 namespace {
 
-Json default_of(const Catalog::Entry& entry) {
-  Config defaults;
-  return read_value(*entry.setting, entry.section->object(defaults));
-}
-
 // What stands after the flag in help: " N", " {a,b}", nothing for a switch.
 std::string placeholder(const Setting& setting) {
   if (setting.is_boolean()) return "";
@@ -52,7 +47,7 @@ std::string placeholder(const Setting& setting) {
 
 std::string shown_default(const Catalog::Entry& entry) {
   if (!entry.setting->unset.empty()) return std::string(entry.setting->unset);
-  return show_value(default_of(entry));
+  return show_value(default_value(entry));
 }
 
 // What of a setting this build does not have, for lists of settings; "" where all of it acts.
@@ -82,7 +77,7 @@ struct FlagHelp {
 // The flag that changes the default, and what it does.
 FlagHelp help_of(const Setting& setting) {
   const Catalog::Entry& entry = *Catalog::all().find(setting.name());
-  const bool is_on = setting.is_boolean() && default_of(entry) == Json(true);
+  const bool is_on = setting.is_boolean() && default_value(entry) == Json(true);
   const std::vector<std::string>& flags = is_on ? setting.off_flags : setting.flags;
   return {flags.empty() ? setting.name() + "=" : flags.front() + placeholder(setting),
           fmt::format("{}{}{}{}", is_on ? "off: " : "", setting.help,
@@ -168,7 +163,7 @@ Json explain_json(std::string_view name) {
   result["name"] = setting.name();
   result["help"] = setting.help;
   result["value"] = describe_values(setting);
-  result["default"] = default_of(entry);
+  result["default"] = default_value(entry);
   const auto list = [](const std::vector<std::string>& words) {
     return Json(Json::Array(words.begin(), words.end()));
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/base/error.h"
+#include "megatron/config/schema/value.h"
 
 namespace megatron {
 
@@ -77,6 +78,11 @@ bool Catalog::is_section(std::string_view name) const {
   return std::any_of(names_.begin(), names_.end(), [&](const std::string& full) {
     return full == name || (full.starts_with(name) && full.size() > name.size() && full[name.size()] == '.');
   });
+}
+
+Json default_value(const Catalog::Entry& entry) {
+  Config defaults;
+  return read_value(*entry.setting, entry.section->object(defaults));
 }
 
 }  // namespace megatron

@@ -42,6 +42,9 @@ class Catalog {
   std::unordered_map<std::string, Flag> by_flag_;
 };
 
+// What a setting is where no source gives it.
+Json default_value(const Catalog::Entry& entry);
+
 // The spelling under which flags are compared: --seq_length is --seq-length.
 std::string canonical_flag(std::string_view flag);
 

@@ -311,11 +311,6 @@ class Merger {
     merged_.origins[entry.index] = origin;
   }
 
-  static Json default_value(const Catalog::Entry& entry) {
-    Config defaults;
-    return read_value(*entry.setting, entry.section->object(defaults));
-  }
-
   // A stronger source's value of a key replaces a weaker one's; flags without a key stand for themselves.
   void use_compat(const CompatRow& row, std::string given, Json value, const Origin& origin) {
     const auto old = std::find_if(compat_.begin(), compat_.end(), [&](const CompatUse& use) {
