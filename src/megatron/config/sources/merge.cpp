@@ -9,6 +9,7 @@
 #include "megatron/config/config.h"
 #include "megatron/config/schema/value.h"
 #include "megatron/config/sources/compat.h"
+#include "megatron/config/sources/interpolate.h"
 #include "megatron/config/sources/presets.h"
 #include "megatron/config/sources/shorthand.h"
 #include "megatron/config/sources/value_parser.h"
@@ -75,7 +76,7 @@ class Merger {
       if (const Shorthand* shorthand = find_shorthand(use.name); shorthand && shorthand->yields)
         expand(*shorthand, use);
     checkpoint();
-    for (const Catalog::Entry& entry : catalog_.entries()) interpolate_setting(entry);
+    interpolate(merged_);
     preset();
     report_compat();
     return std::move(merged_);
@@ -364,85 +365,6 @@ class Merger {
     std::vector<std::string>& notes = merged_.notes;
     text = "accepted, no effect here: " + text;
     if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(std::move(text));
-  }
-
-  // ${a.b} in texts becomes the value of that setting.
-  void interpolate_setting(const Catalog::Entry& entry) {
-    std::optional<Json>& value = merged_.values[entry.index];
-    if (!value) return;
-    std::vector<const Setting*> chain = {entry.setting};
-    Json result = *value;
-    if (interpolate(result, chain, merged_.origins[entry.index])) {
-      value = std::move(result);
-    } else {
-      value.reset();  // reported; the default stands in, so that other checks can go on
-    }
-  }
-
-  bool interpolate(Json& value, std::vector<const Setting*>& chain, const Origin& origin) {
-    if (value.is_array()) {
-      return std::all_of(value.as_array().begin(), value.as_array().end(),
-                         [&](Json& item) { return interpolate(item, chain, origin); });
-    }
-    if (value.is_object()) {
-      return std::all_of(value.as_object().begin(), value.as_object().end(),
-                         [&](auto& member) { return interpolate(member.second, chain, origin); });
-    }
-    if (!value.is_string() || value.as_string().find("${") == std::string::npos) return true;
-    const std::string text = value.as_string();
-    std::string result;
-    for (size_t at = 0; at < text.size();) {
-      if (text.compare(at, 3, "\\${") == 0) {
-        result += "${";
-        at += 3;
-        continue;
-      }
-      if (text.compare(at, 2, "${") != 0) {
-        result += text[at++];
-        continue;
-      }
-      const size_t close = text.find('}', at);
-      if (close == std::string::npos) {
-        problem(chain.front()->name(), text, origin, "${ is not closed", "write ${section.key}");
-        return false;
-      }
-      std::optional<Json> part = referenced(text.substr(at + 2, close - at - 2), chain, origin);
-      if (!part) return false;
-      if (at == 0 && close + 1 == text.size()) {
-        value = std::move(*part);  // the whole text is one reference: keep its type
-        return true;
-      }
-      result += show_value(*part);
-      at = close + 1;
-    }
-    value = std::move(result);
-    return true;
-  }
-
-  std::optional<Json> referenced(const std::string& name, std::vector<const Setting*>& chain,
-                                 const Origin& origin) {
-    const std::string& user = chain.front()->name();
-    const Catalog::Entry* entry = catalog_.find(name);
-    if (!entry) {
-      problem(user, "${" + name + "}", origin, "it refers to a setting that does not exist",
-              did_you_mean(nearest(name, catalog_.names())));
-      return {};
-    }
-    if (std::find(chain.begin(), chain.end(), entry->setting) != chain.end()) {
-      problem(user, "${" + name + "}", origin, "it refers to itself in the end", "give one of them a value");
-      return {};
-    }
-    const std::optional<Json>& value = merged_.values[entry->index];
-    if (!value && !entry->setting->unset.empty()) {
-      problem(user, "${" + name + "}", origin, "it refers to a setting that is not given",
-              fmt::format("give {} a value", name));
-      return {};
-    }
-    Json result = value ? *value : default_value(*entry);
-    chain.push_back(entry->setting);
-    const bool done = interpolate(result, chain, origin);
-    chain.pop_back();
-    return done ? std::optional(result) : std::nullopt;
   }
 
   // A precision preset speaks with the strength of whoever named it, but below single settings of that
