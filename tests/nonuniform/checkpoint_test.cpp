@@ -10,6 +10,7 @@
 #include "megatron/training/step/rank_trainer.h"
 #include "nonuniform/layouts.h"
 #include "support/temp_dir.h"
+#include "support/to_doubles.h"
 
 // A checkpoint does not know which ranks were lost: layouts read each other's, bit for bit.
 namespace megatron::testing {
@@ -54,9 +55,7 @@ WholeTensors run_from(const Place& place, const Config& model, DType dtype, cons
     save_checkpoint(ctx, world, {.root = to, .state = {.iteration = 1}, .tensors = tensors});
     for (const ShardedTensor& piece : tensors) {
       const Tensor held = host_values({piece.name, piece.tensor, piece.packed});
-      Tensor wide = ctx.empty(held.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {held, wide});
-      const auto values = ctx.to_vector<double>(wide);
+      const auto values = to_doubles(ctx, held);
       const Parameter like(piece.name, piece.shard, Initializer::constant(0));
       std::lock_guard lock(mutex);
       put_together(all, like, values);

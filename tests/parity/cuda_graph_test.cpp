@@ -2,6 +2,7 @@
 
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
+#include "support/to_doubles.h"
 
 // Steps that replay a CUDA graph give the bits of steps that do not, whatever the step holds.
 namespace megatron::testing {
@@ -32,9 +33,7 @@ Seen run_steps(Config config, DType dtype, bool captured) {
     if (step == 5) seen.numbers.push_back(trainer.evaluate(ctx, batches[1]));
   }
   for (Parameter* parameter : trainer.parameters()) {
-    Tensor wide = ctx.empty(parameter->value.shape(), DType::F64);
-    ctx.kernels->copy(ctx.kernel_context(), {parameter->value, wide});
-    seen.weights.push_back(ctx.to_vector<double>(wide));
+    seen.weights.push_back(to_doubles(ctx, parameter->value));
   }
   return seen;
 }

@@ -9,6 +9,7 @@
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
 #include "support/temp_dir.h"
+#include "support/to_doubles.h"
 
 // A checkpoint of any sharding loads under any other, bit for bit, and training goes on as if nothing had
 // been.
@@ -71,9 +72,7 @@ State train_from(const Saved& run, DType dtype, const std::string& from, const s
       save_checkpoint(ctx, world, {.root = to, .state = {.iteration = 1}, .tensors = tensors()});
     for (const ShardedTensor& piece : tensors()) {
       const Tensor held = host_values({piece.name, piece.tensor, piece.packed});
-      Tensor wide = ctx.empty(held.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {held, wide});
-      auto values = ctx.to_vector<double>(wide);
+      auto values = to_doubles(ctx, held);
       Parameter like(piece.name, piece.shard, Initializer::constant(0));
       std::lock_guard lock(mutex);
       put_together(state.tensors, like, values);

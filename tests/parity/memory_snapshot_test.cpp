@@ -10,6 +10,7 @@
 #include "megatron/training/setup/checkpoint_tensors.h"
 #include "megatron/training/step/rank_trainer.h"
 #include "parity/cases.h"
+#include "support/to_doubles.h"
 
 namespace megatron::testing {
 namespace {
@@ -43,9 +44,7 @@ void collect(RankContext& ctx, RankTrainer& trainer, std::mutex& mutex, State& s
   int piece_number = 0;
   for (const ShardedTensor& piece : checkpoint_tensors(trainer)) {
     const Tensor held = host_values({piece.name, piece.tensor, piece.packed});
-    Tensor wide = ctx.empty(held.shape(), DType::F64);
-    ctx.kernels->copy(ctx.kernel_context(), {held, wide});
-    const auto values = ctx.to_vector<double>(wide);
+    const auto values = to_doubles(ctx, held);
     Parameter like(piece.name, piece.shard, Initializer::constant(0));
     std::lock_guard lock(mutex);
     put_together(state.values, like, values);

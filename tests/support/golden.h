@@ -11,6 +11,7 @@
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/safetensors.h"
 #include "support/test_device.h"
+#include "support/to_doubles.h"
 
 namespace megatron::testing {
 
@@ -46,71 +47,6 @@ inline Tensor to_device(RankContext& ctx, const Tensor& tensor, DType dtype) {
 }
 inline Tensor to_device(RankContext& ctx, const Tensor& tensor) {
   return to_device(ctx, tensor, tensor.dtype());
-}
-
-// Every element as a double. The tensor is contiguous and on the CPU.
-inline std::vector<double> to_doubles(const Tensor& tensor) {
-  std::vector<double> values(static_cast<size_t>(tensor.numel()));
-  auto read = [&]<class T>(T) {
-    const T* data = tensor.data<T>();
-    for (size_t i = 0; i < values.size(); ++i) {
-      if constexpr (std::is_arithmetic_v<T>) {
-        values[i] = static_cast<double>(data[i]);
-      } else {
-        values[i] = static_cast<float>(data[i]);
-      }
-    }
-  };
-  switch (tensor.dtype()) {
-    case DType::F64:
-      read(double{});
-      break;
-    case DType::F32:
-      read(float{});
-      break;
-    case DType::BF16:
-      read(bf16{});
-      break;
-    case DType::F16:
-      read(fp16{});
-      break;
-    case DType::F8E4M3:
-      read(fp8_e4m3{});
-      break;
-    case DType::F8E5M2:
-      read(fp8_e5m2{});
-      break;
-    case DType::I64:
-      read(int64_t{});
-      break;
-    case DType::I32:
-      read(int32_t{});
-      break;
-    case DType::I16:
-      read(int16_t{});
-      break;
-    case DType::I8:
-      read(int8_t{});
-      break;
-    case DType::U8:
-      read(uint8_t{});
-      break;
-    case DType::Bool:
-      read(bool{});
-      break;
-  }
-  return values;
-}
-inline std::vector<double> to_doubles(RankContext& ctx, const Tensor& tensor) {
-  Tensor source = tensor.detach();
-  if (!source.is_contiguous()) {
-    Tensor packed = ctx.empty(source.shape(), source.dtype());
-    ctx.kernels->copy(ctx.kernel_context(), {source, packed});
-    source = packed;
-  }
-  std::vector<std::byte> bytes(source.bytes() + 1);
-  ctx.to_host(source, bytes.data());
-  return to_doubles(Tensor::wrap(bytes.data(), source.shape(), source.dtype()));
 }
 
 // What |actual − expected| may be: absolute + relative · |expected| + of_max · largest |expected|.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "megatron/models/persistent_decode.h"
+#include "support/to_doubles.h"
 #include "unit/inference/small_models.h"
 
 namespace megatron {
@@ -14,6 +15,7 @@ namespace {
 using testing::Answer;
 using testing::small_config;
 using testing::SmallModel;
+using testing::to_doubles;
 
 void with_model(Device device, const Config& config, DType dtype,
                 const std::function<void(RankContext&, const ProcessGroup&, Model&)>& use) {
@@ -229,12 +231,6 @@ void with_step(const SmallModel& kind,
              });
 }
 
-std::vector<double> doubles(RankContext& ctx, const Tensor& x) {
-  Tensor wide = ctx.empty(x.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {x, wide});
-  return ctx.to_vector<double>(wide);
-}
-
 // All layers by one kernel, beside a kernel for each part of them.
 TEST_F(DecodeGraphsOnGpu, OneKernelForAllLayers) {
   const SmallModel tied{"tied", [](ModelConfig& model) {
@@ -248,8 +244,8 @@ TEST_F(DecodeGraphsOnGpu, OneKernelForAllLayers) {
     with_step(*kind, [&](RankContext& ctx, Model& model, const SeqInfo& seq, const Tensor& expected) {
       const Tensor logits = decode_persistently(ctx, model, seq.sequences->ids, seq);
       ASSERT_TRUE(logits.defined()) << kind->name;
-      const std::vector<double> by_one = doubles(ctx, logits.slice(0, 0, 3).slice(1, 0, expected.size(1))),
-                                by_parts = doubles(ctx, expected);
+      const std::vector<double> by_one = to_doubles(ctx, logits.slice(0, 0, 3).slice(1, 0, expected.size(1))),
+                                by_parts = to_doubles(ctx, expected);
       double square = 0, error = 0;
       for (size_t i = 0; i < by_parts.size(); ++i) {
         square += by_parts[i] * by_parts[i];

@@ -1,17 +1,13 @@
 #include <gtest/gtest.h>
 
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron {
 namespace {
 
 using testing::random_tensor;
-
-std::vector<double> wide(RankContext& ctx, const Tensor& tensor) {
-  Tensor result = ctx.empty(tensor.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {tensor, result});
-  return ctx.to_vector<double>(result);
-}
+using testing::to_doubles;
 
 struct Case {
   int64_t m, n, k;
@@ -42,10 +38,10 @@ void check(RankContext& ctx, const Case& c) {
                             : random_tensor(ctx, {c.k, c.n}, 2, c.in);
   Tensor out = c.beta == 0 ? ctx.full({c.m, c.n}, c.out, NAN) : random_tensor(ctx, {c.m, c.n}, 3, c.out);
   Tensor bias = c.bias ? random_tensor(ctx, {c.n}, 4, c.in) : Tensor{};
-  auto x = wide(ctx, a), y = wide(ctx, b), before = wide(ctx, out);
-  auto shift = c.bias ? wide(ctx, bias) : std::vector<double>(static_cast<size_t>(c.n));
+  auto x = to_doubles(ctx, a), y = to_doubles(ctx, b), before = to_doubles(ctx, out);
+  auto shift = c.bias ? to_doubles(ctx, bias) : std::vector<double>(static_cast<size_t>(c.n));
   ctx.kernels->gemm(ctx.kernel_context(), {a, b, out, c.alpha, c.beta, bias});
-  auto found = wide(ctx, out);
+  auto found = to_doubles(ctx, out);
   double scale = std::sqrt(static_cast<double>(std::max<int64_t>(c.k, 1)));
   for (int64_t i = 0; i < c.m; ++i)
     for (int64_t j = 0; j < c.n; ++j) {
@@ -98,7 +94,7 @@ TEST(Gemm, BatchesAndViewsOfLargerMatrices) {
     Tensor b = random_tensor(ctx, {3, 16, 11}, 2, dtype).transpose(1, 2).slice(2, 3, 12);
     Tensor c = ctx.zeros({3, 10, 30}, dtype).slice(2, 5, 14);
     ctx.kernels->gemm(ctx.kernel_context(), {a, b, c});
-    auto x = wide(ctx, a), y = wide(ctx, b), found = wide(ctx, c);
+    auto x = to_doubles(ctx, a), y = to_doubles(ctx, b), found = to_doubles(ctx, c);
     for (int64_t e = 0; e < 3; ++e)
       for (int64_t i = 0; i < 10; ++i)
         for (int64_t j = 0; j < 9; ++j) {
@@ -118,7 +114,7 @@ TEST(GroupedGemm, EveryExpertItsRows) {
            b = random_tensor(ctx, {3, 8, 6}, 2, dtype).transpose(1, 2);
     Tensor c = ctx.full({20, 8}, dtype, 9);
     ctx.kernels->grouped_gemm(ctx.kernel_context(), {a, b, c, rows});
-    auto x = wide(ctx, a), y = wide(ctx, b), z = wide(ctx, c);
+    auto x = to_doubles(ctx, a), y = to_doubles(ctx, b), z = to_doubles(ctx, c);
     for (int64_t r = 0; r < 20; ++r)
       for (int64_t j = 0; j < 8; ++j) {
         double sum = 0;
@@ -130,7 +126,7 @@ TEST(GroupedGemm, EveryExpertItsRows) {
     Tensor dw = ctx.full({3, 6, 8}, sum_dtype, 2);
     Tensor dy = random_tensor(ctx, {20, 8}, 3, dtype);
     ctx.kernels->grouped_gemm_weight(ctx.kernel_context(), {a, dy, dw, rows, 0.5});
-    auto d = wide(ctx, dy), w = wide(ctx, dw);
+    auto d = to_doubles(ctx, dy), w = to_doubles(ctx, dw);
     for (int64_t e = 0; e < 3; ++e)
       for (int64_t p = 0; p < 6; ++p)
         for (int64_t j = 0; j < 8; ++j) {
@@ -148,7 +144,7 @@ TEST(Gemm, ThreadsGiveTheSameResult) {
     Tensor c = one.empty({300, 520}, dtype), d = three.empty({300, 520}, dtype);
     one.kernels->gemm(one.kernel_context(), {a, b, c});
     three.kernels->gemm(three.kernel_context(), {a, b, d});
-    EXPECT_EQ(wide(one, c), wide(three, d));
+    EXPECT_EQ(to_doubles(one, c), to_doubles(three, d));
   }
 }
 
@@ -167,7 +163,7 @@ TEST(Gemm, BatchInvariantRowsAreAlikeInAnyNumber) {
           Tensor c = ctx.empty({end - begin, n}, dtype);
           ctx.kernels->gemm(ctx.kernel_context(),
                             {.a = a.slice(0, begin, end), .b = b, .c = c, .bias = bias});
-          return wide(ctx, c);
+          return to_doubles(ctx, c);
         };
         const std::vector<double> other = rows(0, 90);
         ctx.batch_invariant = true;

@@ -4,12 +4,14 @@
 
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron {
 namespace {
 
 using testing::gradcheck;
 using testing::random_tensor;
+using testing::to_doubles;
 
 constexpr Unary kAll[] = {Unary::Neg,       Unary::Abs,         Unary::Square,  Unary::Sqrt, Unary::Rsqrt,
                           Unary::Exp,       Unary::Log,         Unary::Sigmoid, Unary::Tanh, Unary::Softplus,
@@ -145,11 +147,8 @@ TEST(ActivatedLinear, IsTheTwoOpsTogether) {
         tape.backward(ctx, y, random_tensor(ctx, {7, 5}, 4, dtype));
         std::vector<double> all;
         for (const Tensor& t :
-             {y.detach(), tape.grad(x), up.accumulator.main_grad, down.accumulator.main_grad}) {
-          Tensor wide = ctx.empty(t.shape(), DType::F64);
-          ctx.kernels->copy(ctx.kernel_context(), {t, wide});
-          for (double v : ctx.to_vector<double>(wide)) all.push_back(v);
-        }
+             {y.detach(), tape.grad(x), up.accumulator.main_grad, down.accumulator.main_grad})
+          for (double v : to_doubles(ctx, t)) all.push_back(v);
         return all;
       };
       for (Form form : {together, kept, fused_into_gemm}) EXPECT_EQ(run(form), run(apart));

@@ -7,6 +7,7 @@
 #include "megatron/kernels/cpu/isa_tables.h"
 #include "support/attention_reference.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using testing::gradcheck;
 using testing::random_tensor;
 using testing::TestWeight;
+using testing::to_doubles;
 
 struct Case {
   const char* name;
@@ -138,12 +140,6 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-std::vector<double> doubles(RankContext& ctx, const Tensor& x) {
-  Tensor wide = ctx.empty(x.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {x.detach(), wide});
-  return ctx.to_vector<double>(wide);
-}
-
 // Runs a case forward and backward and compares all results with the plain formula.
 void compare(RankContext& ctx, const Case& c, DType dtype, double tolerance) {
   SCOPED_TRACE(fmt::format("{} {} with {} queries and {} keys", c.name, dtype, c.queries, c.keys));
@@ -166,10 +162,10 @@ void compare(RankContext& ctx, const Case& c, DType dtype, double tolerance) {
   tape.backward(ctx, result.o, grad);
 
   testing::AttentionReference reference;
-  reference.q = doubles(ctx, t.inputs[0]), reference.k = doubles(ctx, t.inputs[1]);
-  reference.v = doubles(ctx, t.inputs[2]), reference.grad_o = doubles(ctx, grad);
-  if (c.bias_batch) reference.bias = doubles(ctx, t.inputs[3]);
-  if (c.sinks) reference.sinks = doubles(ctx, t.weights[0]);
+  reference.q = to_doubles(ctx, t.inputs[0]), reference.k = to_doubles(ctx, t.inputs[1]);
+  reference.v = to_doubles(ctx, t.inputs[2]), reference.grad_o = to_doubles(ctx, grad);
+  if (c.bias_batch) reference.bias = to_doubles(ctx, t.inputs[3]);
+  if (c.sinks) reference.sinks = to_doubles(ctx, t.weights[0]);
   reference.heads = c.heads, reference.kv_heads = c.kv_heads, reference.d = c.d, reference.dv = c.dv;
   reference.bias_batch = c.bias_batch, reference.bias_heads = c.bias_heads;
   const ops::AttentionOptions& o = t.options;
@@ -182,17 +178,19 @@ void compare(RankContext& ctx, const Case& c, DType dtype, double tolerance) {
     cu_keys.push_back(static_cast<int32_t>(b * c.keys));
   }
   reference.run(cu_queries, cu_keys);
-  EXPECT_LE(largest_difference(doubles(ctx, result.o), reference.o), tolerance);
-  EXPECT_LE(largest_difference(doubles(ctx, result.lse), reference.lse), 4 * tolerance);
+  EXPECT_LE(largest_difference(to_doubles(ctx, result.o), reference.o), tolerance);
+  EXPECT_LE(largest_difference(to_doubles(ctx, result.lse), reference.lse), 4 * tolerance);
   double rounding = dtype == DType::F64 ? 1 : 4;  // gradients are larger than outputs
-  EXPECT_LE(largest_difference(doubles(ctx, tape.grad(watched[0])), reference.dq), rounding * tolerance);
-  EXPECT_LE(largest_difference(doubles(ctx, tape.grad(watched[1])), reference.dk), rounding * tolerance);
-  EXPECT_LE(largest_difference(doubles(ctx, tape.grad(watched[2])), reference.dv_grad), rounding * tolerance);
+  EXPECT_LE(largest_difference(to_doubles(ctx, tape.grad(watched[0])), reference.dq), rounding * tolerance);
+  EXPECT_LE(largest_difference(to_doubles(ctx, tape.grad(watched[1])), reference.dk), rounding * tolerance);
+  EXPECT_LE(largest_difference(to_doubles(ctx, tape.grad(watched[2])), reference.dv_grad),
+            rounding * tolerance);
   if (c.bias_batch) {
-    EXPECT_LE(largest_difference(doubles(ctx, tape.grad(watched[3])), reference.dbias), rounding * tolerance);
+    EXPECT_LE(largest_difference(to_doubles(ctx, tape.grad(watched[3])), reference.dbias),
+              rounding * tolerance);
   }
   if (c.sinks) {
-    EXPECT_LE(largest_difference(doubles(ctx, weights[0]->accumulator.main_grad), reference.dsinks),
+    EXPECT_LE(largest_difference(to_doubles(ctx, weights[0]->accumulator.main_grad), reference.dsinks),
               4 * rounding * tolerance);
   }
 }
@@ -253,7 +251,7 @@ TEST(Attention, LongRowsAreSplitDeterministically) {
       o = t.run(*ctx, {q, k, v}, {}).o;
     }
     tape.backward(*ctx, o, random_tensor(*ctx, o.shape(), 9, DType::F32));
-    for (const Tensor& x : {q, k, v}) results.push_back(doubles(*ctx, tape.grad(x)));
+    for (const Tensor& x : {q, k, v}) results.push_back(to_doubles(*ctx, tape.grad(x)));
   }
   for (size_t i = 3; i < results.size(); ++i) EXPECT_EQ(results[i], results[i % 3]) << i;
 }

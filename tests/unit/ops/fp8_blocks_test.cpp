@@ -5,6 +5,7 @@
 
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 #include "unit/ops/fp8_accum.h"
 
 // fp8 with a scale per block, against plain loops in double.
@@ -13,6 +14,7 @@ namespace {
 
 using testing::random_tensor;
 using testing::TestWeight;
+using testing::to_doubles;
 
 struct Matrix {
   int64_t rows = 0, columns = 0;
@@ -27,11 +29,7 @@ struct Matrix {
   }
 };
 
-Matrix matrix_of(RankContext& ctx, const Tensor& x) {
-  Tensor wide = ctx.empty(x.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {x, wide});
-  return {x.size(0), x.size(1), ctx.to_vector<double>(wide)};
-}
+Matrix matrix_of(RankContext& ctx, const Tensor& x) { return {x.size(0), x.size(1), to_doubles(ctx, x)}; }
 
 double cast(double value, DType dtype) {
   const auto narrow = static_cast<float>(value);

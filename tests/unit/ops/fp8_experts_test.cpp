@@ -6,6 +6,7 @@
 #include "megatron/ops/grouped_format.h"
 #include "megatron/ops/linear.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 #include "unit/ops/fp8_accum.h"
 
 namespace megatron {
@@ -13,6 +14,7 @@ namespace {
 
 using testing::random_tensor;
 using testing::TestWeight;
+using testing::to_doubles;
 
 struct Recipe {
   const char* name;
@@ -85,11 +87,7 @@ class Fp8Experts : public ::testing::Test {
     }
     return r;
   }
-  std::vector<double> values(const Tensor& t) {
-    Tensor wide = ctx.empty(t.shape(), DType::F64);
-    ctx.kernels->copy(ctx.kernel_context(), {t, wide});
-    return ctx.to_vector<double>(wide);
-  }
+  std::vector<double> values(const Tensor& t) { return to_doubles(ctx, t); }
   // Relative to the size of the second.
   double distance(const Tensor& a, const Tensor& b) {
     const auto x = values(a), y = values(b);

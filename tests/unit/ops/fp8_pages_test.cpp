@@ -8,11 +8,13 @@
 #include "megatron/ops/attention.h"
 #include "megatron/ops/index.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron {
 namespace {
 
 using testing::random_tensor;
+using testing::to_doubles;
 
 constexpr int64_t kBlock = 16, kBlocks = 12, kRows = kBlock * kBlocks;
 
@@ -29,16 +31,10 @@ Tensor all_rows(RankContext& ctx) {
   return ctx.from_vector(ids, {kRows});
 }
 
-std::vector<double> doubles(RankContext& ctx, const Tensor& x) {
-  Tensor wide = ctx.empty(x.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {x, wide});
-  return ctx.to_vector<double>(wide);
-}
-
 // What the rows of a pool stand for, in fp64.
 std::vector<double> stored(RankContext& ctx, const Fp8Pool& pool) {
   const int64_t heads = pool.rows.size(1), dim = pool.rows.size(2), row_bytes = pool.rows.stride(0);
-  const std::vector<double> values = doubles(ctx, pool.rows);
+  const std::vector<double> values = to_doubles(ctx, pool.rows);
   std::vector<uint8_t> bytes(static_cast<size_t>(kRows * row_bytes));
   ctx.to_host(pool.bytes, bytes.data());
   std::vector<double> result(values.size());
@@ -65,7 +61,7 @@ TEST(Fp8Pages, ValuesAreRoundedByHead) {
       ctx.kernels->fill(ctx.kernel_context(), {x.slice(0, 3, 4).slice(1, 0, 1), 0});
       const Tensor ids = all_rows(ctx);
       ops::put_rows(ctx, x, ids, pool.rows);
-      const std::vector<double> given = doubles(ctx, x), kept = stored(ctx, pool);
+      const std::vector<double> given = to_doubles(ctx, x), kept = stored(ctx, pool);
       const std::vector<int64_t> rows = ctx.to_vector<int64_t>(ids);
       for (int64_t i = 0; i < kRows; ++i)
         for (int64_t head = 0; head < heads; ++head) {
@@ -127,9 +123,9 @@ TEST_P(Fp8PagedAttention, ReadsTheValuesThatAreStored) {
     options.block_size = kBlock;
     options.max_queries = 40;
     options.max_keys = 90;
-    const auto found = doubles(ctx, ops::attention(ctx, q, fp8_k.rows, fp8_v.rows, options).o),
-               expected = doubles(ctx, ops::attention(ctx, q, wide_k, wide_v, options).o),
-               given = doubles(ctx, ops::attention(ctx, q, given_k, given_v, options).o);
+    const auto found = to_doubles(ctx, ops::attention(ctx, q, fp8_k.rows, fp8_v.rows, options).o),
+               expected = to_doubles(ctx, ops::attention(ctx, q, wide_k, wide_v, options).o),
+               given = to_doubles(ctx, ops::attention(ctx, q, given_k, given_v, options).o);
     const double tolerance = dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 2e-6 : 2e-2;
     double error = 0, size = 0;
     for (size_t i = 0; i < found.size(); ++i) {

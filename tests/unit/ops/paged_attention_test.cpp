@@ -11,11 +11,13 @@
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron {
 namespace {
 
 using testing::random_tensor;
+using testing::to_doubles;
 
 struct PagedCase {
   const char* name;
@@ -31,12 +33,6 @@ struct PagedSequence {
 };
 const std::vector<PagedSequence> kSequences = {{1, 1}, {1, 70}, {5, 5}, {3, 130}, {40, 67}};
 constexpr int64_t kBlock = 4;
-
-std::vector<double> doubles(RankContext& ctx, const Tensor& x) {
-  Tensor wide = ctx.empty(x.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {x, wide});
-  return ctx.to_vector<double>(wide);
-}
 
 // Keys and values of all sequences, scattered over the blocks of a pool in some order.
 struct Pool {
@@ -105,8 +101,8 @@ TEST_P(PagedAttention, IsAttentionToTheSameKeysInARow) {
     const auto paged = ops::attention(ctx, q, pool.keys, pool.values, options);
     const auto plain = ops::attention(ctx, q, k, v, in_a_row);
     const double tolerance = dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 2e-6 : 2e-2;
-    const auto o = doubles(ctx, paged.o), expected = doubles(ctx, plain.o);
-    const auto lse = doubles(ctx, paged.lse), expected_lse = doubles(ctx, plain.lse);
+    const auto o = to_doubles(ctx, paged.o), expected = to_doubles(ctx, plain.o);
+    const auto lse = to_doubles(ctx, paged.lse), expected_lse = to_doubles(ctx, plain.lse);
     for (size_t i = 0; i < o.size(); ++i) ASSERT_NEAR(o[i], expected[i], tolerance) << c.name << " o " << i;
     for (size_t i = 0; i < lse.size(); ++i)
       ASSERT_NEAR(lse[i], expected_lse[i], tolerance) << c.name << " lse " << i;
@@ -135,7 +131,7 @@ TEST_P(PagedAttention, AQueryDoesNotDependOnTheOthers) {
   options.cu_queries = ctx.from_vector(cumulated(last, false), {2});
   options.max_queries = 1;
   const Tensor one = ops::attention(ctx, q.slice(0, 66, 67), pool.keys, pool.values, options).o;
-  EXPECT_EQ(doubles(ctx, all.slice(0, 66, 67)), doubles(ctx, one));
+  EXPECT_EQ(to_doubles(ctx, all.slice(0, 66, 67)), to_doubles(ctx, one));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -165,11 +161,11 @@ TEST(RecurrentState, MambaGoesOn) {
     const Tensor state = ctx.zeros({1, 4, 3, 5}, wide);
     std::vector<double> parts;
     for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, 4}, {4, 5}, {5, 9}}) {
-      const auto part = doubles(ctx, ops::ssd(ctx, xbc.slice(0, begin, end), dt.slice(0, begin, end), weights,
-                                              options, row, state));
+      const auto part = to_doubles(ctx, ops::ssd(ctx, xbc.slice(0, begin, end), dt.slice(0, begin, end),
+                                                 weights, options, row, state));
       parts.insert(parts.end(), part.begin(), part.end());
     }
-    const auto expected = doubles(ctx, whole);
+    const auto expected = to_doubles(ctx, whole);
     for (size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(parts[i], expected[i], dtype == DType::F64 ? 1e-12 : 1e-5) << "element " << i;
   }
@@ -190,11 +186,11 @@ TEST(RecurrentState, DeltaNetsGoOn) {
     std::vector<double> parts;
     for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, 4}, {4, 5}, {5, 9}}) {
       const auto part =
-          doubles(ctx, ops::delta_rule(ctx, qkv.slice(0, begin, end), b.slice(0, begin, end),
-                                       a.slice(0, begin, end), a_log, dt_bias, options, row, state));
+          to_doubles(ctx, ops::delta_rule(ctx, qkv.slice(0, begin, end), b.slice(0, begin, end),
+                                          a.slice(0, begin, end), a_log, dt_bias, options, row, state));
       parts.insert(parts.end(), part.begin(), part.end());
     }
-    const auto expected = doubles(ctx, whole);
+    const auto expected = to_doubles(ctx, whole);
     for (size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(parts[i], expected[i], dtype == DType::F64 ? 1e-12 : 1e-5) << "element " << i;
   }

@@ -5,18 +5,14 @@
 #include "megatron/kernels/cpu/isa_tables.h"
 #include "megatron/ops/quantize.h"
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 // GEMMs whose weights are int8 or int4, or pass by once for a few rows.
 namespace megatron {
 namespace {
 
 using testing::random_tensor;
-
-std::vector<double> wide(RankContext& ctx, const Tensor& tensor) {
-  Tensor result = ctx.empty(tensor.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {tensor, result});
-  return ctx.to_vector<double>(result);
-}
+using testing::to_doubles;
 
 double tolerance_of(DType dtype) { return dtype == DType::F32 ? 1e-5 : 8e-3; }
 
@@ -60,8 +56,10 @@ TEST_P(NarrowGemm, WeightsAreThoseTheyStandFor) {
       const Tensor x = random_tensor(ctx, {m, k}, 1, dtype), w = random_tensor(ctx, {n, k}, 2, dtype),
                    bias = random_tensor(ctx, {n}, 3, dtype);
       const ops::Quantized small = quantize(ctx, w, GetParam());
-      const auto exact = wide(ctx, w), stored = wide(ctx, ops::dequantize(ctx, small, DType::F32)),
-                 scale = wide(ctx, small.inverse_scale), input = wide(ctx, x), shift = wide(ctx, bias);
+      const auto exact = to_doubles(ctx, w),
+                 stored = to_doubles(ctx, ops::dequantize(ctx, small, DType::F32)),
+                 scale = to_doubles(ctx, small.inverse_scale), input = to_doubles(ctx, x),
+                 shift = to_doubles(ctx, bias);
       ASSERT_EQ(stored.size(), exact.size());
       const auto group_size = static_cast<size_t>(scale_columns(GetParam()));
       for (size_t i = 0; i < exact.size(); ++i) {
@@ -69,7 +67,7 @@ TEST_P(NarrowGemm, WeightsAreThoseTheyStandFor) {
         const double step = scale[row * static_cast<size_t>(small.inverse_scale.size(1)) + group];
         ASSERT_NO_FATAL_FAILURE(expect_nearest(stored[i], exact[i], step, GetParam())) << i;
       }
-      const auto found = wide(ctx, multiply(ctx, x, small, bias));
+      const auto found = to_doubles(ctx, multiply(ctx, x, small, bias));
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j) {
           double sum = shift[static_cast<size_t>(j)];
@@ -91,7 +89,7 @@ TEST_P(NarrowGemm, EveryInstructionSetGivesTheSameBits) {
   for (const KernelTable& table : tables) {
     ctx.kernels = &table;
     const ops::Quantized small = quantize(ctx, w, GetParam());
-    const auto values = wide(ctx, small.data), found = wide(ctx, multiply(ctx, x, small));
+    const auto values = to_doubles(ctx, small.data), found = to_doubles(ctx, multiply(ctx, x, small));
     if (first.empty()) std::tie(first, first_values) = std::tie(found, values);
     EXPECT_EQ(values, first_values);
     EXPECT_EQ(found, first);
@@ -105,7 +103,7 @@ TEST_P(NarrowGemm, GroupsOfZerosAndOfTinyNumbersStayFinite) {
   values[130] = 0x1p-149f;
   values[131] = -0x1p-149f;
   const ops::Quantized small = quantize(ctx, ctx.from_vector(values, {1, 256}), narrow);
-  for (double value : wide(ctx, ops::dequantize(ctx, small, DType::F32)))
+  for (double value : to_doubles(ctx, ops::dequantize(ctx, small, DType::F32)))
     ASSERT_LE(std::abs(value), 0x1p-148);
 }
 
@@ -139,9 +137,9 @@ TEST(StreamGemm, StreamedRowsDoNotDependOnOthers) {
       const Tensor x = random_tensor(ctx, {rows, k}, 1, dtype), w = random_tensor(ctx, {n, k}, 2, dtype);
       ops::Quantized small{.data = w};
       if (narrow) small = quantize(ctx, w, *narrow);
-      const std::vector<double> together = wide(ctx, multiply(ctx, x, small));
+      const std::vector<double> together = to_doubles(ctx, multiply(ctx, x, small));
       for (int64_t row = 0; row < rows; ++row) {
-        const std::vector<double> alone = wide(ctx, multiply(ctx, x.slice(0, row, row + 1), small));
+        const std::vector<double> alone = to_doubles(ctx, multiply(ctx, x.slice(0, row, row + 1), small));
         for (int64_t j = 0; j < n; ++j)
           ASSERT_EQ(alone[static_cast<size_t>(j)], together[static_cast<size_t>(row * n + j)])
               << name_of(dtype) << " weights " << name_of(narrow.value_or(dtype)) << " row " << row;

@@ -3,18 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "support/gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron {
 namespace {
 
 using testing::random_tensor;
 using testing::TestWeight;
-
-std::vector<double> doubles(RankContext& ctx, const Tensor& x) {
-  const Tensor wide = ctx.empty(x.shape(), DType::F64);
-  ctx.kernels->copy(ctx.kernel_context(), {x.detach(), wide});
-  return ctx.to_vector<double>(wide);
-}
+using testing::to_doubles;
 
 // Σ over k of a(i, k) · b(k, j), beside what was computed, by at most `error` of the terms' magnitudes.
 template <class A, class B>
@@ -43,18 +39,18 @@ TEST(WideLinear, IsAFp32GemmOfNarrowOperands) {
     y = ops::wide_linear(ctx, input, weight.get());
   }
   tape.backward(ctx, y, dy);
-  const auto xs = doubles(ctx, x), ws = doubles(ctx, weight.get().value), dys = doubles(ctx, dy);
+  const auto xs = to_doubles(ctx, x), ws = to_doubles(ctx, weight.get().value), dys = to_doubles(ctx, dy);
   const auto at = [](const std::vector<double>& v, int64_t i) { return v[static_cast<size_t>(i)]; };
   expect_gemm(
-      doubles(ctx, y), tokens, out, in, [&](int64_t i, int64_t t) { return at(xs, i * in + t); },
+      to_doubles(ctx, y), tokens, out, in, [&](int64_t i, int64_t t) { return at(xs, i * in + t); },
       [&](int64_t t, int64_t j) { return at(ws, j * in + t); }, 1e-6);
   expect_gemm(
-      doubles(ctx, weight.accumulator.main_grad), out, in, tokens,
+      to_doubles(ctx, weight.accumulator.main_grad), out, in, tokens,
       [&](int64_t i, int64_t t) { return at(dys, t * out + i); },
       [&](int64_t t, int64_t j) { return at(xs, t * in + j); }, 1e-6);
   EXPECT_EQ(tape.grad(input).dtype(), DType::BF16);
   expect_gemm(
-      doubles(ctx, tape.grad(input)), tokens, in, out,
+      to_doubles(ctx, tape.grad(input)), tokens, in, out,
       [&](int64_t i, int64_t t) { return at(dys, i * out + t); },
       [&](int64_t t, int64_t j) { return at(ws, t * in + j); }, 0x1p-8);
 }

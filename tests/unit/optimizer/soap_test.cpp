@@ -6,11 +6,14 @@
 #include <cmath>
 
 #include "megatron/optimizer/eigenbasis.h"
+#include "support/to_doubles.h"
 
 // SOAP against the same mathematics written down again with other methods: Jacobi's rotations for
 // eigenvectors, Householder's reflections for orthogonal iteration, loops for products.
 namespace megatron {
 namespace {
+
+using testing::to_doubles;
 
 constexpr double kLr = 0.05, kDecay = 0.2, kBeta1 = 0.9, kBeta2 = 0.97, kShampoo = 0.8;
 // The first gradient is diagonal in its own bases: all else is rounding, which a small epsilon would raise.
@@ -270,9 +273,7 @@ TEST(Soap, ExpertsAndTheGate) {
   const auto everything = [&] {
     std::vector<std::vector<double>> all = {ctx.to_vector<double>(weight.value)};
     for (const OptimizerTensor& entry : soap.state()) {
-      Tensor copy = ctx.empty(entry.tensor.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {entry.tensor, copy});
-      all.push_back(ctx.to_vector<double>(copy));
+      all.push_back(to_doubles(ctx, entry.tensor));
       EXPECT_EQ(entry.shard->local_shape, entry.tensor.shape()) << entry.kind;
     }
     return all;

@@ -6,6 +6,7 @@
 #include "megatron/parallel/tensor/linear_route.h"
 #include "support/low_rank_adapter.h"
 #include "support/ranks_gradcheck.h"
+#include "support/to_doubles.h"
 
 namespace megatron::testing {
 namespace {
@@ -183,9 +184,7 @@ std::vector<std::vector<double>> results(const Combination& c, DType dtype, cons
     tape.backward_weight(ctx);
     EXPECT_EQ(fp8.current, recipe != nullptr);
     const auto add = [&](const Tensor& t) {
-      Tensor wide = ctx.empty(t.shape(), DType::F64);
-      ctx.kernels->copy(ctx.kernel_context(), {t, wide});
-      const std::vector<double> values = ctx.to_vector<double>(wide);
+      const std::vector<double> values = to_doubles(ctx, t);
       auto& mine = all[static_cast<size_t>(world.rank())];
       mine.insert(mine.end(), values.begin(), values.end());
     };
