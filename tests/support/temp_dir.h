@@ -7,6 +7,7 @@
 #include <string>
 
 #include "megatron/base/error.h"
+#include "support/error_of.h"
 
 namespace megatron::testing {
 
@@ -42,17 +43,6 @@ inline void write_text(const std::string& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
   require(file.good(), "cannot write {}", path);
-}
-
-// The message of the Error that the action throws.
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace megatron::testing

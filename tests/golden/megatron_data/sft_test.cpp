@@ -3,6 +3,7 @@
 
 #include "golden/megatron_data/byte_level_bpe.h"
 #include "golden/megatron_data/data_fixture.h"
+#include "support/error_of.h"
 
 namespace megatron::testing {
 namespace {

@@ -13,6 +13,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/huge_pages.h"
 #include "megatron/base/mapped_file.h"
+#include "support/error_of.h"
 #include "support/page_cache.h"
 #include "support/temp_dir.h"
 

@@ -7,19 +7,12 @@
 #include <cmath>
 #include <limits>
 
-#include "megatron/base/error.h"
+#include "support/error_of.h"
 
 namespace megatron {
 namespace {
 
-std::string message_of(auto&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::error_of;
 
 TEST(Json, ReadsEveryKind) {
   Json json = Json::parse(
@@ -62,7 +55,7 @@ TEST(Json, IntegersBeyondInt64AreDoubles) {
   EXPECT_EQ(big[0].as_double(), 0x1p63);
   EXPECT_EQ(big[1].as_double(), 1e20);
   EXPECT_EQ(big[2].as_double(), -0x1p63);
-  EXPECT_EQ(message_of([&] { big[1].as_int(); }), "JSON: wanted an integer, found 1e+20");
+  EXPECT_EQ(error_of([&] { big[1].as_int(); }), "JSON: wanted an integer, found 1e+20");
 }
 
 TEST(Json, NonFiniteIsNull) {
@@ -109,20 +102,20 @@ TEST(Json, NumbersCompareByValue) {
 }
 
 TEST(Json, ErrorsNameTypesAndPlace) {
-  EXPECT_EQ(message_of([] { Json("x").as_int(); }), "JSON: wanted an integer, found a string");
-  EXPECT_EQ(message_of([] { Json(1).as_object(); }), "JSON: wanted an object, found an integer");
-  EXPECT_EQ(message_of([] { Json::object().at("q"); }), "JSON: the key \"q\" is missing");
-  EXPECT_EQ(message_of([] { Json::array()[3]; }), "JSON: index 3 in an array of 0");
-  EXPECT_EQ(message_of([] { Json(1.5).as_int(); }), "JSON: wanted an integer, found 1.5");
-  EXPECT_EQ(message_of([] { Json::parse(R"({"a":1,"a":2})", "f.json"); }),
+  EXPECT_EQ(error_of([] { Json("x").as_int(); }), "JSON: wanted an integer, found a string");
+  EXPECT_EQ(error_of([] { Json(1).as_object(); }), "JSON: wanted an object, found an integer");
+  EXPECT_EQ(error_of([] { Json::object().at("q"); }), "JSON: the key \"q\" is missing");
+  EXPECT_EQ(error_of([] { Json::array()[3]; }), "JSON: index 3 in an array of 0");
+  EXPECT_EQ(error_of([] { Json(1.5).as_int(); }), "JSON: wanted an integer, found 1.5");
+  EXPECT_EQ(error_of([] { Json::parse(R"({"a":1,"a":2})", "f.json"); }),
             "f.json: the key \"a\" stands twice in one object: remove one");
   for (const char* bad : {"", "{", "[1,]", "{\"a\" 1}", "nul", "1 2", "\"\\x\"", "\"\xff\"", "1e999"}) {
-    std::string message = message_of([&] { Json::parse(bad, "f.json"); });
+    std::string message = error_of([&] { Json::parse(bad, "f.json"); });
     EXPECT_EQ(message.find("f.json: malformed JSON near byte "), 0u) << bad << " gave " << message;
   }
-  EXPECT_EQ(message_of([] { Json::read("/nonexistent/x.json"); }),
+  EXPECT_EQ(error_of([] { Json::read("/nonexistent/x.json"); }),
             "cannot open /nonexistent/x.json: No such file or directory");
-  EXPECT_EQ(message_of([] { Json::read("/"); }), "cannot read /: Is a directory");
+  EXPECT_EQ(error_of([] { Json::read("/"); }), "cannot read /: Is a directory");
 }
 
 // Plain texts are read by a reader of our own, those with a byte-order mark by the library: both say the
@@ -205,7 +198,7 @@ TEST(Json, BothReadersAgree) {
 
 TEST(Json, DeepNestingIsRefusedNotACrash) {
   std::string deep(100000, '[');
-  EXPECT_EQ(message_of([&] { Json::parse(deep, "deep"); }), "deep: nested deeper than 512 levels");
+  EXPECT_EQ(error_of([&] { Json::parse(deep, "deep"); }), "deep: nested deeper than 512 levels");
 }
 
 }  // namespace

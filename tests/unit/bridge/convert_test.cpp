@@ -16,6 +16,7 @@
 #include "megatron/models/whole_model.h"
 #include "megatron/ops/rope.h"
 #include "megatron/training/setup/checkpoint_tensors.h"
+#include "support/error_of.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/bridge/same_model.h"

@@ -16,6 +16,7 @@
 #include "megatron/models/parallel_setup.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/parallel/planned_group.h"
+#include "support/error_of.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/bridge/legacy_file.h"

@@ -9,6 +9,7 @@
 #include "megatron/bridge/convert.h"
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/models/gpt.h"
+#include "support/error_of.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 

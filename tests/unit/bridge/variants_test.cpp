@@ -11,6 +11,7 @@
 #include "megatron/checkpoint/host_tensor.h"
 #include "megatron/models/gpt.h"
 #include "megatron/models/whole_model.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 #include "unit/bridge/same_model.h"
 

@@ -12,6 +12,7 @@
 #include "megatron/autograd/rank_context.h"
 #include "megatron/checkpoint/block_reader.h"
 #include "megatron/checkpoint/block_writer.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron {

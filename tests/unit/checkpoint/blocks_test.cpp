@@ -16,6 +16,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/kernels/split_float.h"
+#include "support/error_of.h"
 #include "support/gradcheck.h"
 #include "support/page_cache.h"
 #include "support/temp_dir.h"

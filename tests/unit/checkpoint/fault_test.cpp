@@ -10,6 +10,7 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron {

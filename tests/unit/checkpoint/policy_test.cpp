@@ -21,6 +21,7 @@
 #include "megatron/checkpoint/folder_lock.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/comm/run_ranks.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 #include "support/test_device.h"
 

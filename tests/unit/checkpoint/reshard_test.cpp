@@ -5,6 +5,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/reshard.h"
 #include "megatron/checkpoint/save.h"
+#include "support/error_of.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megatron/base/json.h"
+#include "support/error_of.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 

@@ -6,6 +6,7 @@
 
 #include "megatron/base/interruption.h"
 #include "megatron/checkpoint/safetensors_directory.h"
+#include "support/error_of.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/cli/run_command.h"

@@ -4,23 +4,16 @@
 
 #include <cmath>
 
-#include "megatron/base/error.h"
 #include "megatron/config/resolve/hybrid_pattern.h"
 #include "megatron/config/resolve/pipeline_layout.h"
 #include "megatron/config/schema/catalog.h"
 #include "megatron/config/sources/yaml.h"
+#include "support/error_of.h"
 
 namespace megatron {
 namespace {
 
-std::string message_of(auto&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::error_of;
 
 TEST(Text, Scalars) {
   EXPECT_TRUE(parse_scalar("null").is_null());
@@ -86,10 +79,10 @@ TEST(Text, YamlKeepsTypesAndLines) {
   EXPECT_EQ(entries[2].value.dump(), R"([1,"b",{"c":2.5}])");
   EXPECT_EQ(entries[3].name, "mixed");
   EXPECT_EQ(entries[4].value.dump(), R"({"K":"v"})");
-  EXPECT_EQ(message_of([] { read_yaml("a: [1\n", "f"); }).find("f:"), 0u);
-  EXPECT_EQ(message_of([] { read_yaml("a: {? [x] : 1}\n", "f"); }), "f:1: a key must be a word");
-  EXPECT_EQ(message_of([] { read_yaml("a: {<<: 3}\n", "f"); }), "f:1: << merges mappings only");
-  EXPECT_EQ(message_of([] { parse_yaml(std::string(5000, '['), "f"); }).find("f:"), 0u);
+  EXPECT_EQ(error_of([] { read_yaml("a: [1\n", "f"); }).find("f:"), 0u);
+  EXPECT_EQ(error_of([] { read_yaml("a: {? [x] : 1}\n", "f"); }), "f:1: a key must be a word");
+  EXPECT_EQ(error_of([] { read_yaml("a: {<<: 3}\n", "f"); }), "f:1: << merges mappings only");
+  EXPECT_EQ(error_of([] { parse_yaml(std::string(5000, '['), "f"); }).find("f:"), 0u);
 }
 
 TEST(PipelineLayout, ReadsTheLanguage) {
@@ -107,11 +100,11 @@ TEST(PipelineLayout, ReadsTheLanguage) {
   EXPECT_EQ(parse_pipeline_layout("E||L").size(), 3u);
   EXPECT_EQ(shape("E(tt|t|tt)*2|L"), "Ett|t|tttt|t|tt|L");
   EXPECT_EQ(shape("Et,(tt|)*2L"), "Ettt|tt|L");
-  EXPECT_EQ(message_of([] { parse_pipeline_layout("Ex|L"); }),
+  EXPECT_EQ(error_of([] { parse_pipeline_layout("Ex|L"); }),
             "pipeline layout: 'x' is not one of E (embedding), t (layer), m (MTP layer), L (loss) and |");
   for (const char* wrong : {"(t", "t)", "()*2", "(t)", "t*", "*2", "((t)*2)*2", "t*99999999999",
                             "(t*9|)*999999", "Et L", "Et()*2L", "t*2*2", "t*99999999999999999999"})
-    EXPECT_NE(message_of([&] { parse_pipeline_layout(wrong); }), "no error") << wrong;
+    EXPECT_NE(error_of([&] { parse_pipeline_layout(wrong); }), "no error") << wrong;
 }
 
 TEST(PipelineLayout, ChecksTheModel) {
@@ -142,7 +135,7 @@ TEST(HybridPattern, ReadsSegmentsAndMtpLayers) {
   EXPECT_EQ(pattern.mtp_depths, 2);
   EXPECT_EQ(parse_hybrid_pattern("").layers, "");
   for (const char* wrong : {"MX", "M/", "M/M/MM", "*D", "M/M|M"})
-    EXPECT_NE(message_of([&] { parse_hybrid_pattern(wrong); }), "no error") << wrong;
+    EXPECT_NE(error_of([&] { parse_hybrid_pattern(wrong); }), "no error") << wrong;
 }
 
 }  // namespace

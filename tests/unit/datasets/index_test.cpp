@@ -9,6 +9,7 @@
 #include "megatron/datasets/gpt/gpt_dataset.h"
 #include "megatron/datasets/gpt/mock_sequences.h"
 #include "megatron/datasets/random/numpy_random.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {

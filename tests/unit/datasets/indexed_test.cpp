@@ -4,6 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/datasets/indexed/indexed_writer.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {

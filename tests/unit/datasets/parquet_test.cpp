@@ -8,6 +8,7 @@
 #include "megatron/datasets/parquet/parquet_reader.h"
 #include "megatron/datasets/parquet/parquet_writer.h"
 #include "megatron/datasets/parquet/thrift.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {

@@ -9,6 +9,7 @@
 #include "megatron/datasets/compression/decompressor.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 #include "megatron/datasets/parquet/parquet_writer.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {

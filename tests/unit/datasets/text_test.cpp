@@ -4,6 +4,7 @@
 #include "megatron/datasets/text/byte_source.h"
 #include "megatron/datasets/text/json_fields.h"
 #include "megatron/datasets/text/sentences.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron::testing {

@@ -7,24 +7,18 @@
 #include "megatron/config/sources/command_line.h"
 #include "megatron/recipes/recipe_catalogue.h"
 #include "megatron/recipes/recipe_family.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
 namespace {
 
+using testing::error_of;
+
 const ResolveOptions kInspect = {.purpose = Purpose::inspect, .allow_unavailable = true};
 
 Resolved resolved_of(std::vector<std::string> args) {
   return resolve(read_sources(parse_command_line(args), {.hf = {}, .recipe = read_recipe}), kInspect);
-}
-
-std::string refusal(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(Recipes, EachResolves) {
@@ -100,9 +94,9 @@ TEST(Recipes, KnowsBridgesNames) {
 }
 
 TEST(Recipes, NamesTheNearest) {
-  const std::string text = refusal([] { find_recipe("lama3_8b_pretrain_2gpu_h100_bf16"); });
+  const std::string text = error_of([] { find_recipe("lama3_8b_pretrain_2gpu_h100_bf16"); });
   EXPECT_NE(text.find("llama3_8b_pretrain_2gpu_h100_bf16"), std::string::npos) << text;
-  EXPECT_NE(refusal([] { find_recipe("qwen3_8b"); }).find("qwen3_8b_sft"), std::string::npos);
+  EXPECT_NE(error_of([] { find_recipe("qwen3_8b"); }).find("qwen3_8b_sft"), std::string::npos);
 }
 
 TEST(Recipes, IsStrongerThanHfAndWeakerThanTheRest) {
@@ -162,7 +156,7 @@ TEST(RecipeFile, FaultsAreNamed) {
   for (const char* task : {"all", "pretrain", "sft", "peft", "perf", "tiny"}) bases[task] = Json::object();
   const std::string head = "architecture: LlamaForCausalLM\nsizes: {m: {hidden_size: 8}}\n";
   const auto fault = [&](const std::string& rest) {
-    return refusal([&] { read_recipe_family({"own", head + rest}, bases); });
+    return error_of([&] { read_recipe_family({"own", head + rest}, bases); });
   };
   EXPECT_EQ(fault("recipes: {m_pretrain_1gpu_h100_bf16: {tq: 2}}")
                 .find("recipes/own.yaml: m_pretrain_1gpu_h100_bf16: "

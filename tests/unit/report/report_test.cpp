@@ -2,22 +2,15 @@
 
 #include <cmath>
 
-#include "megatron/base/error.h"
 #include "megatron/report/run_page.h"
 #include "megatron/report/svg.h"
+#include "support/error_of.h"
 #include "support/temp_dir.h"
 
 namespace megatron::report {
 namespace {
 
-std::string refusal(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
+using testing::error_of;
 
 std::string row(int64_t iteration, double loss) {
   return fmt::format(
@@ -119,13 +112,13 @@ TEST(RunLog, NamesFileAndLineOfFaults) {
   const std::string file = dir / "m.jsonl";
   const auto fault = [&](const std::string& text) {
     std::ofstream(file) << text;
-    return refusal([&] { read_run_log(file); });
+    return error_of([&] { read_run_log(file); });
   };
   EXPECT_EQ(fault(row(1, 5) + "{\"iteration\":\n").find("report: " + file + ":2"), 0u);
   EXPECT_EQ(fault("[1]\n"), "report: " + file + ":1: a row is an object with an iteration");
   EXPECT_EQ(fault(row(2, 5) + row(1, 5)), "report: " + file + ":2: iteration 1 follows 2");
   EXPECT_EQ(fault(""), "report: " + file + ": it has no rows");
-  EXPECT_NE(refusal([&] { read_run_log(dir / "none"); }).find("there is no such file or folder"),
+  EXPECT_NE(error_of([&] { read_run_log(dir / "none"); }).find("there is no such file or folder"),
             std::string::npos);
 }
 
