@@ -2,8 +2,10 @@
 
 #include <filesystem>
 
+#include "megatron/datasets/gpt/gpt_dataset.h"
 #include "megatron/datasets/gpt/gpt_sample.h"
 #include "megatron/datasets/gpt/split.h"
+#include "megatron/datasets/index/index_array.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -45,6 +47,23 @@ inline std::vector<std::string> golden_cases(const std::string& subject, const s
 template <class Values>
 std::vector<double> doubles(const Values& values) {
   return {values.begin(), values.end()};
+}
+
+inline std::vector<double> doubles_of(const IndexArray& array) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < array.size(); ++i) values.push_back(static_cast<double>(array[i]));
+  return values;
+}
+
+// What a dataset of Megatron-LM was identified by.
+inline DatasetIdentity identity_of(const Json& meta, Json tokenizer) {
+  DatasetIdentity identity;
+  identity.seed = static_cast<uint32_t>(meta.at("random_seed").as_int());
+  identity.seq_length = meta.at("seq_length").as_int();
+  identity.split = meta.at("split").as_string();
+  identity.matrix = split_matrix(parse_split(*identity.split));
+  identity.tokenizer = std::move(tokenizer);
+  return identity;
 }
 
 inline ::testing::AssertionResult equals(const SafetensorsFile& file, const std::string& name,

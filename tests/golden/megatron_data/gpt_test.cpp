@@ -10,12 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<double> doubles_of(const IndexArray& array) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < array.size(); ++i) values.push_back(static_cast<double>(array[i]));
-  return values;
-}
-
 Json fake_tokenizer(int64_t vocab_size) {
   Json json = Json::object();
   json["class"] = "FakeTokenizer";
@@ -30,11 +24,7 @@ bool flag(const Json& options, std::string_view name, bool otherwise) {
 
 GptDatasetConfig config_of(const Json& meta) {
   GptDatasetConfig config;
-  config.identity.seed = static_cast<uint32_t>(meta.at("random_seed").as_int());
-  config.identity.seq_length = meta.at("seq_length").as_int();
-  config.identity.split = meta.at("split").as_string();
-  config.identity.matrix = split_matrix(parse_split(*config.identity.split));
-  config.identity.tokenizer = fake_tokenizer(meta.at("vocab_size").as_int());
+  config.identity = identity_of(meta, fake_tokenizer(meta.at("vocab_size").as_int()));
   const Json& options = meta.at("options");
   config.sample.extra_token = flag(options, "add_extra_token_to_sequence", true);
   config.sample.reset_position_ids = flag(options, "reset_position_ids", false);

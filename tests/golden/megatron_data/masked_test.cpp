@@ -10,12 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<double> doubles_of(const IndexArray& array) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < array.size(); ++i) values.push_back(static_cast<double>(array[i]));
-  return values;
-}
-
 std::vector<double> numbers(IndexRange range) {
   std::vector<double> values;
   for (int64_t i = range.begin; i < range.end; ++i) values.push_back(static_cast<double>(i));
@@ -36,16 +30,6 @@ class Fields {
  private:
   std::map<std::string, std::vector<double>> fields_;
 };
-
-DatasetIdentity identity_of(const Json& meta, Json tokenizer) {
-  DatasetIdentity identity;
-  identity.seed = static_cast<uint32_t>(meta.at("random_seed").as_int());
-  identity.seq_length = meta.at("seq_length").as_int();
-  identity.split = meta.at("split").as_string();
-  identity.matrix = split_matrix(parse_split(*identity.split));
-  identity.tokenizer = std::move(tokenizer);
-  return identity;
-}
 
 MaskedDatasetConfig config_of(const Json& meta) {
   MaskedDatasetConfig config;
