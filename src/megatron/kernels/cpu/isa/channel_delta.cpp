@@ -17,7 +17,6 @@ class ChannelScan {
         key_head_(key_head),
         keys_(args.key_channels),
         values_(args.value_channels),
-        share_(args.value_heads / args.key_heads),
         q_(size(keys_)),
         k_(size(keys_)),
         e_(size(keys_)),
@@ -32,31 +31,20 @@ class ChannelScan {
   }
 
   void backward(const ChannelDeltaBackwardArgs& back, const TokenSpan& span, int64_t first_slot) {
-    const int64_t length = span.end - span.begin, chunks = (length + args_.chunk - 1) / args_.chunk;
-    const size_t count = size(keys_ * values_), all = size(length * keys_);
+    const size_t all = size((span.end - span.begin) * keys_);
     // What value heads share gathers over all of them.
     std::vector<C> dq(all, C(0)), dk(all, C(0)), de(all, C(0)), dg(all, C(0));
-    std::vector<C> states(size(args_.chunk) * count), dstate(count);
-    const C* before = pointer<C>(args_.before);
-    for (int64_t h = key_head_ * share_; h < (key_head_ + 1) * share_; ++h) {
-      std::fill(dstate.begin(), dstate.end(), C(0));
-      for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-        const int64_t begin = span.begin + chunk * args_.chunk, end = std::min(span.end, begin + args_.chunk);
-        std::copy_n(before + state_at(args_, first_slot + chunk, h), count, states.data());
-        for (int64_t t = begin; t + 1 < end; ++t) {
-          C* next = states.data() + size(t + 1 - begin) * count;
-          std::copy_n(next - count, count, next);
+    scan_states_back<T>(
+        args_, key_head_, span, first_slot, false,
+        [&](int64_t t, int64_t h, C* state) {
           load(t);
-          advance(t, h, next);
-        }
-        for (int64_t t = end - 1; t >= begin; --t) {
+          advance(t, h, state);
+        },
+        [&](int64_t t, int64_t h, C* old, C* dstate) {
           const size_t row = size((t - span.begin) * keys_);
           load(t);
-          step_back(back, t, h, states.data() + size(t - begin) * count, dstate.data(),
-                    {&dq[row], &dk[row], &de[row], &dg[row]});
-        }
-      }
-    }
+          step_back(back, t, h, old, dstate, {&dq[row], &dk[row], &de[row], &dg[row]});
+        });
     for (int64_t t = span.begin; t < span.end; ++t)
       for (int64_t i = 0; i < keys_; ++i) {
         const int64_t to = (t * args_.key_heads + key_head_) * keys_ + i;
@@ -138,7 +126,7 @@ class ChannelScan {
   }
 
   const ChannelDeltaArgs& args_;
-  int64_t key_head_, keys_, values_, share_;
+  int64_t key_head_, keys_, values_;
   std::vector<C> q_, k_, e_, decay_, delta_;
 };
 

@@ -36,23 +36,21 @@ class DeltaScan {
 
   void backward(const DeltaRuleBackwardArgs& back, const TokenSpan& span, int64_t first_slot,
                 Gradients totals) {
-    const int64_t length = span.end - span.begin, chunks = (length + args_.chunk - 1) / args_.chunk;
+    const int64_t length = span.end - span.begin;
     // q and k serve several value heads: their gradients gather over all of them.
     std::vector<C> dq(size(length * keys_), C(0)), dk(size(length * keys_), C(0));
-    std::vector<C> states(size((args_.chunk + 1) * keys_ * values_)), dstate(size(keys_ * values_));
-    const C* before = pointer<C>(args_.before);
-    for (int64_t h = first_head(); h < first_head() + share_; ++h) {
-      std::fill(dstate.begin(), dstate.end(), C(0));
-      for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-        const int64_t begin = span.begin + chunk * args_.chunk, end = std::min(span.end, begin + args_.chunk);
-        again(before + state_at(args_, first_slot + chunk, h), begin, end, h, states);
-        for (int64_t t = end - 1; t >= begin; --t) {
+    std::vector<C> delta(size(values_));
+    scan_states_back<T>(
+        args_, key_head_, span, first_slot, true,
+        [&](int64_t t, int64_t h, C* state) {
           load(t, h);
-          step_back(back, t, h, states.data() + (t - begin) * keys_ * values_, dstate.data(),
-                    &dq[at((t - span.begin) * keys_)], &dk[at((t - span.begin) * keys_)], totals);
-        }
-      }
-    }
+          advance(state, delta.data());
+        },
+        [&](int64_t t, int64_t h, const C* states, C* dstate) {
+          load(t, h);
+          step_back(back, t, h, states, dstate, &dq[at((t - span.begin) * keys_)],
+                    &dk[at((t - span.begin) * keys_)], totals);
+        });
     for (int64_t t = span.begin; t < span.end; ++t) {
       load(t, first_head());
       T* row = pointer<T>(back.dqkv) + t * width();
@@ -105,19 +103,6 @@ class DeltaScan {
       for (int64_t c = 0; c < values_; ++c) delta[c] -= state[i * values_ + c] * k_[at(i)];
     for (int64_t i = 0; i < keys_; ++i)
       for (int64_t c = 0; c < values_; ++c) state[i * values_ + c] += k_[at(i)] * beta_ * delta[c];
-  }
-
-  // The states before each token of a chunk, and after its last one.
-  void again(const C* before, int64_t begin, int64_t end, int64_t h, std::vector<C>& states) {
-    const int64_t count = keys_ * values_;
-    std::vector<C> delta(size(values_));
-    std::copy_n(before, count, states.data());
-    for (int64_t t = begin; t < end; ++t) {
-      C* next = states.data() + (t + 1 - begin) * count;
-      std::copy_n(next - count, count, next);
-      load(t, h);
-      advance(next, delta.data());
-    }
   }
 
   // `states`: before this token, then after it. dstate: of the state after it, becomes that before it.

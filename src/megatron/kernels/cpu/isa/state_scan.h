@@ -47,4 +47,33 @@ void scan_states(const Args& args, int64_t key_head, int64_t sequence, const Tok
   }
 }
 
+// Goes back along the sequence: step_back(t, h, state, dstate) turns the gradient of the state after a token
+// into that of the state before it. `state` is the one before it; the one after it follows in memory, also
+// behind a chunk's last token where `keeps_last`. advance() makes the states inside a chunk again.
+template <class T, class Args, class Advance, class StepBack>
+void scan_states_back(const Args& args, int64_t key_head, const TokenSpan& span, int64_t first_slot,
+                      bool keeps_last, const Advance& advance, const StepBack& step_back) {
+  using C = Compute<T>;
+  const int64_t count = args.key_channels * args.value_channels, share = args.value_heads / args.key_heads,
+                chunks = (span.end - span.begin + args.chunk - 1) / args.chunk;
+  const C* before = pointer<C>(args.before);
+  std::vector<C> states(static_cast<size_t>((args.chunk + keeps_last) * count)),
+      dstate(static_cast<size_t>(count));
+  for (int64_t h = key_head * share; h < (key_head + 1) * share; ++h) {
+    std::fill(dstate.begin(), dstate.end(), C(0));
+    for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+      const int64_t begin = span.begin + chunk * args.chunk, end = std::min(span.end, begin + args.chunk),
+                    last = keeps_last ? end : end - 1;
+      std::copy_n(before + state_at(args, first_slot + chunk, h), count, states.data());
+      for (int64_t t = begin; t < last; ++t) {
+        C* next = states.data() + (t + 1 - begin) * count;
+        std::copy_n(next - count, count, next);
+        advance(t, h, next);
+      }
+      for (int64_t t = end - 1; t >= begin; --t)
+        step_back(t, h, states.data() + (t - begin) * count, dstate.data());
+    }
+  }
+}
+
 }  // namespace megatron::cpu::MEGATRON_ISA
