@@ -51,18 +51,8 @@ class Gathered {
 
 class GatheredAttentionNode final : public Node {
  public:
-  GatheredAttentionNode(RankContext& ctx, const Gathered& gathered, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& o, const Tensor& lse, GradSlot q_slot, GradSlot k_slot,
-                        GradSlot v_slot)
-      : gathered_(gathered),
-        q_(ctx, q),
-        k_(ctx, k),
-        v_(ctx, v),
-        o_(ctx, o),
-        lse_(lse),
-        q_slot_(q_slot),
-        k_slot_(k_slot),
-        v_slot_(v_slot) {
+  GatheredAttentionNode(const Gathered& gathered, SavedAttention saved)
+      : gathered_(gathered), saved_(std::move(saved)) {
     if (gathered_.sinks()) gathered_.sinks()->expect_use();
   }
   const char* name() const override { return "all_gather_kv_attention"; }
@@ -71,32 +61,30 @@ class GatheredAttentionNode final : public Node {
   void backward_data(RankContext& ctx, Tape& tape) override {
     const RowOrder& order = gathered_.slices().slice.chunk_major;
     Tensor grad_o = reordered(ctx, tape.take_grad(output()), order.forward);
-    Tensor q = q_.get(ctx), o = o_.get(ctx);
-    Tensor k = gathered_.gather(ctx, k_.get(ctx)), v = gathered_.gather(ctx, v_.get(ctx));
-    for (Saved* saved : {&q_, &k_, &v_, &o_}) saved->reset();
+    Tensor q = saved_.q.get(ctx), o = saved_.o.get(ctx);
+    Tensor k = gathered_.gather(ctx, saved_.k.get(ctx)), v = gathered_.gather(ctx, saved_.v.get(ctx));
+    saved_.reset();
     DType dtype = q.dtype(), wide = accumulation_dtype(dtype);
     Tensor dq = ctx.empty_like(q), dk = ctx.zeros(k.shape(), wide), dv = ctx.zeros(v.shape(), wide);
     Tensor dsinks = gathered_.sinks_gradient(ctx, q.size(1));
     for (int which = 0; which < 2; ++which) {
       ops::AttentionGrads part =
-          ops::attention_backward(ctx, half(q, which), k, v, {half(o, which), half(lse_, which, 1)},
+          ops::attention_backward(ctx, half(q, which), k, v, {half(o, which), half(saved_.lse, which, 1)},
                                   half(grad_o, which), gathered_.options(which), dsinks);
       ctx.kernels->copy(ctx.kernel_context(), {part.dq, half(dq, which)});
       add_to(ctx, dk, part.dk);
       add_to(ctx, dv, part.dv);
     }
-    tape.add_grad(ctx, q_slot_, reordered(ctx, dq, order.inverse));
-    tape.add_grad(ctx, k_slot_, in_dtype(ctx, gathered_.scatter(ctx, dk), dtype));
-    tape.add_grad(ctx, v_slot_, in_dtype(ctx, gathered_.scatter(ctx, dv), dtype));
+    tape.add_grad(ctx, saved_.q_slot, reordered(ctx, dq, order.inverse));
+    tape.add_grad(ctx, saved_.k_slot, in_dtype(ctx, gathered_.scatter(ctx, dk), dtype));
+    tape.add_grad(ctx, saved_.v_slot, in_dtype(ctx, gathered_.scatter(ctx, dv), dtype));
     if (gathered_.sinks()) gathered_.sinks()->contribute(ctx);
-    lse_ = {};
+    saved_.lse = {};
   }
 
  private:
   Gathered gathered_;
-  Saved q_, k_, v_, o_;
-  Tensor lse_;
-  GradSlot q_slot_, k_slot_, v_slot_;
+  SavedAttention saved_;
 };
 
 }  // namespace
@@ -120,8 +108,8 @@ Tensor all_gather_kv_attention(RankContext& ctx, const Tensor& q, const Tensor& 
   Tensor result = reordered(ctx, o, order.inverse);
   if (ops::needs_grad(ctx, {&q, &k, &v}, {&options.sinks}))
     record(ctx,
-           std::make_unique<GatheredAttentionNode>(ctx, gathered, queries, k.detach(), v.detach(), o, lse,
-                                                   q.grad_slot(), k.grad_slot(), v.grad_slot()),
+           std::make_unique<GatheredAttentionNode>(
+               gathered, SavedAttention(ctx, {queries, k.detach(), v.detach()}, o, lse, {q, k, v})),
            result);
   return result;
 }

@@ -1,12 +1,36 @@
 #pragma once
 
 #include "megatron/autograd/rank_context.h"
+#include "megatron/autograd/saved.h"
 #include "megatron/nn/seq_info.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/check.h"
+#include "megatron/ops/qkv.h"
 
 // What the nodes of context-parallel attention share.
 namespace megatron::context {
+
+// What an attention node keeps for its backward pass, and where the gradients of its inputs go.
+struct SavedAttention {
+  SavedAttention(RankContext& ctx, const ops::QkvHeads& kept, const Tensor& o, const Tensor& lse,
+                 const ops::QkvHeads& inputs)
+      : q(ctx, kept.q),
+        k(ctx, kept.k),
+        v(ctx, kept.v),
+        o(ctx, o),
+        lse(lse),
+        q_slot(inputs.q.grad_slot()),
+        k_slot(inputs.k.grad_slot()),
+        v_slot(inputs.v.grad_slot()) {}
+
+  Saved q, k, v, o;
+  Tensor lse;
+  GradSlot q_slot, k_slot, v_slot;
+
+  void reset() {
+    for (Saved* saved : {&q, &k, &v, &o}) saved->reset();
+  }
+};
 
 // Rows of x [rows, …] in another order, contiguous; `rows` undefined: as they are.
 inline Tensor reordered(RankContext& ctx, const Tensor& x, const Tensor& rows) {

@@ -72,17 +72,7 @@ class Ring {
 
 class RingAttentionNode final : public Node {
  public:
-  RingAttentionNode(RankContext& ctx, const Ring& ring, const Tensor& q, const Block& own, const Tensor& o,
-                    const Tensor& lse, GradSlot q_slot, GradSlot k_slot, GradSlot v_slot)
-      : ring_(ring),
-        q_(ctx, q),
-        k_(ctx, own.k),
-        v_(ctx, own.v),
-        o_(ctx, o),
-        lse_(lse),
-        q_slot_(q_slot),
-        k_slot_(k_slot),
-        v_slot_(v_slot) {
+  RingAttentionNode(const Ring& ring, SavedAttention saved) : ring_(ring), saved_(std::move(saved)) {
     if (ring_.sinks()) ring_.sinks()->expect_use();
   }
   const char* name() const override { return "ring_attention"; }
@@ -91,9 +81,9 @@ class RingAttentionNode final : public Node {
   void backward_data(RankContext& ctx, Tape& tape) override {
     const RowOrder& order = ring_.slice().chunk_major;
     Tensor grad_o = reordered(ctx, tape.take_grad(output()), order.forward);
-    Tensor q = q_.get(ctx), o = o_.get(ctx);
-    Block held{k_.get(ctx), v_.get(ctx)};
-    for (Saved* saved : {&q_, &k_, &v_, &o_}) saved->reset();
+    Tensor q = saved_.q.get(ctx), o = saved_.o.get(ctx);
+    Block held{saved_.k.get(ctx), saved_.v.get(ctx)};
+    saved_.reset();
     DType dtype = q.dtype(), wide = accumulation_dtype(dtype);
     Tensor dq = ctx.zeros(q.shape(), wide);
     Tensor dsinks = ring_.sinks_gradient(ctx, q.size(1));
@@ -110,7 +100,7 @@ class RingAttentionNode final : public Node {
       ring_.for_each_pair(step, [&](int queries, int keys, const ops::AttentionOptions& options) {
         ops::AttentionGrads part =
             ops::attention_backward(ctx, half(q, queries), half(held.k, keys), half(held.v, keys),
-                                    {half(o, queries), half(lse_, queries, 1)}, half(grad_o, queries),
+                                    {half(o, queries), half(saved_.lse, queries, 1)}, half(grad_o, queries),
                                     options, options.sinks.defined() ? dsinks : Tensor{});
         add_to(ctx, half(dq, queries), part.dq);
         add_to(ctx, half(sums.k, keys), part.dk);
@@ -131,18 +121,16 @@ class RingAttentionNode final : public Node {
     auto finish = [&](GradSlot slot, const Tensor& sum) {
       tape.add_grad(ctx, slot, reordered(ctx, in_dtype(ctx, sum, dtype), order.inverse));
     };
-    finish(q_slot_, dq);
-    finish(k_slot_, arriving.k);
-    finish(v_slot_, arriving.v);
+    finish(saved_.q_slot, dq);
+    finish(saved_.k_slot, arriving.k);
+    finish(saved_.v_slot, arriving.v);
     if (ring_.sinks()) ring_.sinks()->contribute(ctx);
-    lse_ = {};
+    saved_.lse = {};
   }
 
  private:
   Ring ring_;
-  Saved q_, k_, v_, o_;
-  Tensor lse_;
-  GradSlot q_slot_, k_slot_, v_slot_;
+  SavedAttention saved_;
 };
 
 }  // namespace
@@ -178,8 +166,8 @@ Tensor ring_attention(RankContext& ctx, const Tensor& q, const Tensor& k, const 
   Tensor result = reordered(ctx, o, slice.chunk_major.inverse);
   if (ops::needs_grad(ctx, {&q, &k, &v}, {&options.sinks}))
     record(ctx,
-           std::make_unique<RingAttentionNode>(ctx, ring, queries, own, o, lse, q.grad_slot(), k.grad_slot(),
-                                               v.grad_slot()),
+           std::make_unique<RingAttentionNode>(
+               ring, SavedAttention(ctx, {queries, own.k, own.v}, o, lse, {q, k, v})),
            result);
   return result;
 }
