@@ -19,6 +19,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/interruption.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/comm/patience.h"
 
 extern char** environ;
@@ -447,7 +448,7 @@ int launch_job(const LaunchJob& job, const Log& log, std::FILE* out) {
     const auto begin = Clock::now();
     Attempt attempt(job, restart, interruption, log, out);
     const std::vector<ProcessEnd> ends = attempt.run();
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     const JobVerdict verdict = judge(ends);
     if (verdict == JobVerdict::done) {
       if (std::ranges::any_of(ends, [](const ProcessEnd& end) { return end.exit_code() != 0; }))

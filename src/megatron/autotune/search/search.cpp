@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "megatron/autotune/simulate/stage_layout.h"
+#include "megatron/base/seconds_since.h"
 
 namespace megatron::autotune {
 namespace {
@@ -446,7 +447,7 @@ SearchResult search(const SearchRequest& request, const SearchMemory& memory) {
   order_best(request, result.best);
   for (std::vector<Candidate>* list : {&result.best, &result.front})
     for (Candidate& c : *list) c.stage_layers = best_stage_layers(request.in, c.plan);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/base/median.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/base/writable_folder.h"
 #include "megatron/checkpoint/save_plan.h"
 #include "megatron/cli/bench/bench_cases.h"
@@ -68,10 +69,6 @@ double mean(const std::vector<double>& values) {
   return values.empty()
              ? 0
              : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 // Bytes that a rank's snapshot brings to the host: what belongs to several tensors once.

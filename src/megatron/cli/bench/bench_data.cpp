@@ -7,6 +7,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/base/text_file.h"
 #include "megatron/cli/common/tokenizer_flags.h"
 
@@ -63,8 +64,7 @@ std::vector<Pass> encode_passes(const Tokenizer& tokenizer, std::string_view tex
         encoders[i].encode(shares[i], ids[i]);
       });
     workers.clear();  // waits
-    result.push_back({std::chrono::duration<double>(std::chrono::steady_clock::now() - wall).count(),
-                      static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC});
+    result.push_back({seconds_since(wall), static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC});
   }
   tokens = 0;
   for (const auto& own : ids) tokens += static_cast<int64_t>(own.size());

@@ -5,6 +5,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/cli/bench/read_speed.h"
 #include "megatron/cli/common/model_arguments.h"
@@ -49,10 +50,6 @@ std::vector<Flag> generate_bench_flags(GenerateBench& s) {
       switch_flag("--no-cuda-graphs", "on a GPU, launch every kernel by itself", s.no_cuda_graphs),
       switch_flag("--json", "one JSON document", s.json),
   };
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 double median_of(std::vector<double> values) {

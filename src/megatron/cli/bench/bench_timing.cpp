@@ -5,13 +5,15 @@
 #include <limits>
 #include <thread>
 
+#include "megatron/base/seconds_since.h"
+
 namespace megatron {
 namespace {
 
 double seconds_of(int64_t calls, const std::function<void()>& body) {
   auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < calls; ++i) body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 // The mean over as many calls as a measurement needs. The first, unmeasured, fills caches and wakes threads.

@@ -15,6 +15,7 @@
 #include "megatron/base/error.h"
 #include "megatron/base/huge_pages.h"
 #include "megatron/base/median.h"
+#include "megatron/base/seconds_since.h"
 
 namespace megatron {
 namespace {
@@ -91,7 +92,7 @@ double seconds_of(int threads, const std::function<void(int)>& work) {
   for (std::thread& thread : running) thread.join();
   for (const std::exception_ptr& fault : faults)
     if (fault) std::rethrow_exception(fault);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 }  // namespace

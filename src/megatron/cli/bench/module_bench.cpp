@@ -6,6 +6,7 @@
 
 #include "megatron/autograd/op_listener.h"
 #include "megatron/base/error.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/models/gpt.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/ops/elementwise.h"
@@ -226,7 +227,7 @@ ModuleFigures bench_module(RankContext& ctx, const Config& config, const Paralle
     figures.spans = std::move(spans);
     if (!real) continue;
     figures.forward += std::chrono::duration<double>(middle - begin).count() / options.iterations;
-    figures.backward += std::chrono::duration<double>(Clock::now() - again).count() / options.iterations;
+    figures.backward += seconds_since(again) / options.iterations;
   }
   return figures;
 }

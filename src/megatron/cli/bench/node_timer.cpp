@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/base/seconds_since.h"
+
 namespace megatron {
 namespace {
 
@@ -34,7 +36,7 @@ void NodeTimer::op(const char* name, Phase phase, const Cost& cost) {
   bool matrix = cost.flops > 50 * cost.bytes;
   Event after(ctx_.runtime, true);
   after.record(ctx_.stream);
-  double host = std::chrono::duration<double>(Clock::now() - start_).count();
+  double host = seconds_since(start_);
   marks_.push_back({{name, phase, matrix ? cost.flops : 0}, cost, std::move(after), host});
 }
 

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 
+#include "megatron/base/seconds_since.h"
+
 namespace megatron {
 namespace {
 
@@ -44,7 +46,7 @@ double ReadSpeed::seconds() {
       sum += sum_of(static_cast<const char*>(buffer_.raw()) + i % held * kChunk);
     total += sum;
   });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   return total == 0 ? 0 : seconds;  // the sum is used, so that it is made
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/base/median.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/training/plan/plan.h"
@@ -69,7 +70,7 @@ autotune::MeasuredStep profile_steps(RunView& view, const std::string& name, dou
   // At least two steps of each kind, and then until the time is over.
   const auto repeat = [&](double share, auto&& step) {
     const auto begin = Clock::now();
-    const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    const auto passed = [&] { return seconds_since(begin); };
     for (int done = 0; done < 2 || (passed() < share * seconds && done < 200); ++done) step();
   };
   std::vector<double> alone, host;

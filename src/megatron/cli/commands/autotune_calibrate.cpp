@@ -8,6 +8,7 @@
 #include "megatron/autotune/search/recipe.h"
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/cli/flags.h"
 #include "megatron/training/run/run.h"
@@ -166,9 +167,7 @@ std::optional<Calibration> cpu_calibration(const Invocation& invocation, const C
   std::sort(errors.begin(), errors.end());
   invocation.log.info(
       "calibrated by {} plans of small models on {} ranks here, {:.1f} s, to {:.0f} % in the median",
-      rows.size(), cluster.gpus(),
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-      100 * errors[errors.size() / 2]);
+      rows.size(), cluster.gpus(), seconds_since(begin), 100 * errors[errors.size() / 2]);
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include "megatron/autotune/search/recipe.h"
 #include "megatron/base/error.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/config/resolve/resolve.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/training/plan/plan.h"
@@ -39,9 +40,7 @@ CheckedPlan check_plan(const Json& given, const CostInputs& in, const Candidate&
 std::map<std::string, int> check_best(const Json& given, const CostInputs& in, int count, double seconds,
                                       SearchResult& result, const std::function<void(int done)>& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const auto in_time = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds;
-  };
+  const auto in_time = [&] { return seconds_since(start) < seconds; };
   std::map<std::string, int> left_out;
   std::vector<Candidate> kept, rest = std::move(result.best);
   size_t next = 0;

@@ -7,6 +7,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/base/text_file.h"
 #include "megatron/cli/bench/profile_grid.h"
 #include "megatron/cli/bench/step_profile.h"
@@ -88,8 +89,7 @@ int profile_grid_steps(Invocation& invocation, const std::string& path, double s
   size_t ops = 0;
   for (const autotune::MeasuredStep& step : database.steps) ops += step.ops.size();
   fmt::print(invocation.out, "{}: times of {} ops of {} models on {}, {:.0f} s\n", path, ops,
-             database.steps.size(), device,
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+             database.steps.size(), device, seconds_since(begin));
   return 0;
 }
 

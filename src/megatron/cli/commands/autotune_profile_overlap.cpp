@@ -6,6 +6,7 @@
 #include "megatron/autograd/tape.h"
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/base/writable_folder.h"
 #include "megatron/cli/commands/autotune_parts.h"
 #include "megatron/config/resolve/tp_overlap_file.h"
@@ -83,7 +84,7 @@ class LinearBench {
       ctx.stream.synchronize();
       if (i == 0) continue;  // the first one allocates and chooses kernels
       forward.push_back(std::chrono::duration<double>(end - begin).count());
-      backward.push_back(std::chrono::duration<double>(Clock::now() - again).count());
+      backward.push_back(seconds_since(again));
     }
     // All ranks have to choose alike.
     const std::vector<double> own = {median(forward), median(backward)};

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "megatron/base/error.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/cli/doctor/doctor.h"
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
@@ -51,7 +52,7 @@ Finding attempt(const Trial& trial) {
       const double error = std::abs(result.losses[static_cast<size_t>(step)] / kKnown[step] - 1);
       worst = std::isnan(error) ? INFINITY : std::max(worst, error);
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     finding.text = fmt::format("{} steps in {:.2f} s; losses as known to {:.1e}", kSteps, seconds, worst);
     if (worst <= trial.tolerance) return finding;
     finding.text += fmt::format(" (at most {:.0e} is right): {:.15g}", trial.tolerance, result.losses[0]);

@@ -10,6 +10,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/progress.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/datasets/text/preprocess_output.h"
 
 namespace megatron {
@@ -185,7 +186,7 @@ PreprocessReport preprocess(const PreprocessOptions& options,
       if (block.bad_lines > 0 && bad_lines == 0) options.log.warning("left out: {}", block.first_bad);
       bad_lines += block.bad_lines;
       output.add(block);
-      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      const double seconds = seconds_since(start);
       const auto bytes = static_cast<double>(state.input_bytes - report.resumed_bytes);
       progress.update(state.input_bytes,
                       fmt::format("{} documents, {:.1f} MB/s", state.documents, bytes / 1e6 / seconds));
@@ -198,7 +199,7 @@ PreprocessReport preprocess(const PreprocessOptions& options,
   report.input_bytes = state.input_bytes;
   if (report.bad_lines > 0) options.log.warning("{} malformed lines were left out", report.bad_lines);
   output.commit();
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

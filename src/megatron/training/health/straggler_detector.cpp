@@ -12,6 +12,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/median.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/comm/string_collectives.h"
 #include "megatron/device/gpu_info.h"
 
@@ -71,7 +72,7 @@ void WaitMeter::end() {
   if (ctx_.device.is_cuda())
     mark();
   else
-    seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+    seconds_ += seconds_since(start_);
 }
 
 double WaitMeter::finish_step() {
@@ -149,7 +150,7 @@ void StragglerDetector::finish_step(double seconds) {
 
 bool StragglerDetector::is_due() const {
   return switch_ && switch_->on() && !busy_.empty() &&
-         std::chrono::duration<double>(Clock::now() - reported_).count() >= settings_.straggler_report_time;
+         seconds_since(reported_) >= settings_.straggler_report_time;
 }
 
 std::pair<std::string, bool> StragglerDetector::report() {

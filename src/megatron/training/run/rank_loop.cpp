@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "megatron/base/error.h"
+#include "megatron/base/seconds_since.h"
 #include "megatron/kernels/attention_dispatch.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/training/health/straggler_detector.h"
@@ -35,10 +36,6 @@ int64_t last_transition(const TrainConfig& train, int64_t iteration) {
   for (const int64_t step : train.phase_transition_iterations)
     if (step <= iteration) last = std::max(last, step);
   return last;
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 // Weights of --hf alone are whole: nothing of them is drawn. A checkpoint may lack tensors.
