@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "megatron/base/median.h"
 #include "megatron/bridge/convert.h"
 #include "megatron/checkpoint/safetensors_directory.h"
 #include "megatron/tensor/philox.h"
@@ -97,11 +98,6 @@ double seconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Reads and writes in pieces that stay in a cache, the fastest way, and waits for the disk as a conversion

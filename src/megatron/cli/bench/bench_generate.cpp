@@ -5,6 +5,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
+#include "megatron/base/median.h"
 #include "megatron/base/seconds_since.h"
 #include "megatron/cli/bench/bench_cases.h"
 #include "megatron/cli/bench/read_speed.h"
@@ -50,11 +51,6 @@ std::vector<Flag> generate_bench_flags(GenerateBench& s) {
       switch_flag("--no-cuda-graphs", "on a GPU, launch every kernel by itself", s.no_cuda_graphs),
       switch_flag("--json", "one JSON document", s.json),
   };
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // The figures of all ranks together.
@@ -260,13 +256,12 @@ void tell_load(Invocation& invocation, std::string_view name, const GenerateBenc
                  settings.requests, settings.prompt, settings.tokens, settings.batch, figures.all_seconds,
                  answers, prompts);
   } else {
-    const double first = median_of(figures.first_tokens),
-                 best = *std::ranges::min_element(figures.first_tokens);
+    const double first = median(figures.first_tokens), best = *std::ranges::min_element(figures.first_tokens);
     json["first_token_ms"] = first * 1e3;
     json["best_first_token_ms"] = best * 1e3;
     std::string shared;
     if (!figures.shared_tokens.empty()) {
-      const double again = median_of(figures.shared_tokens);
+      const double again = median(figures.shared_tokens);
       json["shared_prefix"] = settings.shared;
       json["shared_first_token_ms"] = again * 1e3;
       json["shared_percent"] = 100 * again / first;
@@ -327,13 +322,13 @@ int bench_generate(Invocation& invocation) {
     tell_load(invocation, chosen.name, settings, figures);
     return 0;
   }
-  const double step = median_of(figures.steps), best = *std::ranges::min_element(figures.steps);
+  const double step = median(figures.steps), best = *std::ranges::min_element(figures.steps);
   const double rate = static_cast<double>(settings.batch) / step;
   const double prefill = static_cast<double>(settings.batch * settings.prompt) / figures.prefill_seconds;
   const double bytes = figures.weight_bytes + figures.cache_bytes;
   const bool beside = !figures.reads.empty(), on_gpu = figures.end.gpu_seconds > 0;
-  const double gpu = median_of(figures.gpu);
-  const double read = beside ? median_of(figures.reads) : 0,
+  const double gpu = median(figures.gpu);
+  const double read = beside ? median(figures.reads) : 0,
                best_read = beside ? *std::ranges::min_element(figures.reads) : 0;
   if (settings.json) {
     Json json;

@@ -6,6 +6,7 @@
 #include "megatron/autograd/tape.h"
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/error.h"
+#include "megatron/base/median.h"
 #include "megatron/base/seconds_since.h"
 #include "megatron/base/writable_folder.h"
 #include "megatron/cli/commands/autotune_parts.h"
@@ -92,11 +93,6 @@ class LinearBench {
     tp_.group.all_reduce(both, ReduceOp::Max).wait();
     const std::vector<double> slowest = ctx.to_vector<double>(both);
     return {slowest[0], slowest[1]};
-  }
-
-  static double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
   }
 
   const Config& config_;
