@@ -1,9 +1,9 @@
 #include "megatron/transformer/delta_net.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/base/sum.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/channel_delta.h"
 #include "megatron/ops/delta_rule.h"
@@ -36,10 +36,6 @@ std::vector<int64_t> projected(const ModelConfig& config) {
   else
     parts.insert(parts.end(), {config.linear_num_value_heads, config.linear_num_value_heads});
   return parts;
-}
-
-int64_t sum_of(const std::vector<int64_t>& parts) {
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
 }
 
 // What a rank of a context-parallel group gets a part of, `keys` and `values` heads of this tensor rank.

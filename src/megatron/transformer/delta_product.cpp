@@ -1,9 +1,9 @@
 #include "megatron/transformer/delta_product.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/base/sum.h"
 #include "megatron/ops/delta_rule.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
@@ -33,10 +33,6 @@ std::vector<int64_t> projected(const ModelConfig& config) {
   parts.insert(parts.begin(), config.mamba_num_heads * config.mamba_head_dim);
   parts.insert(parts.end(), static_cast<size_t>(config.gdp_num_householder + 1), config.mamba_num_heads);
   return parts;
-}
-
-int64_t sum_of(const std::vector<int64_t>& parts) {
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
 }
 
 std::vector<RecurrentContextParallel::Part> shared_parts(const ModelConfig& config, int64_t groups,

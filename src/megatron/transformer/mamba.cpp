@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "megatron/base/sum.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
@@ -25,12 +26,6 @@ std::vector<int64_t> mamba_columns(const ModelConfig& config) {
 std::vector<int64_t> convolved(const ModelConfig& config) {
   const std::vector<int64_t> parts = mamba_columns(config);
   return {parts[1], parts[2], parts[3]};
-}
-
-int64_t sum(const std::vector<int64_t>& parts) {
-  int64_t total = 0;
-  for (int64_t part : parts) total += part;
-  return total;
 }
 
 // Ranks share out groups of heads.
@@ -60,13 +55,13 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
       full_width_norm_(config.mamba_norm_full_width),
       share_("mamba", parallel.context,
              {{heads_, channels_}, {groups_, states_, true}, {groups_, states_, true}, {heads_, 1}}),
-      in_(name + ".in_proj", config.hidden_size, sum(mamba_columns(config)), tp_,
+      in_(name + ".in_proj", config.hidden_size, sum_of(mamba_columns(config)), tp_,
           {.initializer = input_initializer(config),
            .bias = config.mamba_proj_bias,
            .parts = mamba_columns(config),
            .units = config.mamba_num_groups}),
       conv_weight_(name + ".conv1d.weight",
-                   tp_.split(name, {sum(convolved(config)), 1, config.mamba_conv_kernel}, 0,
+                   tp_.split(name, {sum_of(convolved(config)), 1, config.mamba_conv_kernel}, 0,
                              config.mamba_num_groups, convolved(config)),
                    convolution(config)),
       a_log_(name + ".A_log", mamba_heads(config, tp_), Initializer::log_uniform(1, 16)),
@@ -84,7 +79,7 @@ MambaMixer::MambaMixer(const std::string& name, int64_t layer, const ModelConfig
   if (config.mamba_conv_bias)
     conv_bias_ = std::make_unique<Parameter>(
         name + ".conv1d.bias",
-        tp_.split(name, {sum(convolved(config))}, 0, config.mamba_num_groups, convolved(config)),
+        tp_.split(name, {sum_of(convolved(config))}, 0, config.mamba_num_groups, convolved(config)),
         convolution(config));
 }
 

@@ -1,7 +1,6 @@
 #include "megatron/parallel/expert/row_collectives.h"
 
-#include <numeric>
-
+#include "megatron/base/sum.h"
 #include "megatron/ops/check.h"
 
 namespace megatron {
@@ -57,16 +56,12 @@ Tensor scattered(RankContext& ctx, const Tensor& x, int64_t rows, const ProcessG
   return part.slice(0, 0, rows);
 }
 
-int64_t total(const std::vector<int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
-
 Tensor exchanged(RankContext& ctx, const Tensor& x, const std::vector<int64_t>& send,
                  const std::vector<int64_t>& recv, const ProcessGroup& group,
                  const std::function<void()>& meanwhile, int64_t rows) {
-  int64_t arrived = total(recv);
+  int64_t arrived = sum_of(recv);
   Tensor y = ctx.empty(with_rows(x, std::max(rows, arrived)), x.dtype());
-  Work work = group.all_to_all(x.slice(0, 0, total(send)), y.slice(0, 0, arrived), send, recv);
+  Work work = group.all_to_all(x.slice(0, 0, sum_of(send)), y.slice(0, 0, arrived), send, recv);
   if (meanwhile) meanwhile();
   work.wait();
   return y;
