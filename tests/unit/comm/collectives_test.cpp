@@ -6,14 +6,12 @@
 #include <thread>
 
 #include "megatron/comm/run_ranks.h"
+#include "unit/comm/wrap.h"
 
 namespace megatron {
 namespace {
 
-template <class T>
-Tensor wrap(std::vector<T>& values) {
-  return Tensor::wrap(values.data(), {static_cast<int64_t>(values.size())}, dtype_of<T>());
-}
+using testing::wrap;
 
 // A value that differs by rank and place and is exact in every dtype.
 template <class T>

@@ -4,6 +4,7 @@
 
 #include "megatron/base/float_types.h"
 #include "megatron/comm/process_group.h"
+#include "unit/comm/wrap.h"
 
 namespace megatron::testing {
 
@@ -28,10 +29,6 @@ class Exercise {
   }
 
  private:
-  template <class T>
-  static Tensor wrap(std::vector<T>& values) {
-    return Tensor::wrap(values.data(), {static_cast<int64_t>(values.size())}, dtype_of<T>());
-  }
   template <class T>
   void keep(const std::vector<T>& values) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());

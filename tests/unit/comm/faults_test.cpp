@@ -7,6 +7,7 @@
 
 #include "megatron/comm/run_ranks.h"
 #include "unit/comm/faulty_ranks.h"
+#include "unit/comm/wrap.h"
 
 namespace megatron {
 namespace {
@@ -15,11 +16,8 @@ using namespace std::chrono_literals;
 using testing::expect_contains;
 using testing::stay_away;
 using testing::wait_for;
-
-template <class T>
-Tensor wrap(std::vector<T>& values) {
-  return Tensor::wrap(values.data(), {static_cast<int64_t>(values.size())}, dtype_of<T>());
-}
+using testing::wait_in_a_row;
+using testing::wrap;
 
 // What is noticed at once does not take the time-out, whatever a busy machine adds.
 constexpr auto kTimeout = 10min;
@@ -158,17 +156,8 @@ TEST(Faults, TimeoutTellsWhoIsMissingAndWhereTheyAre) {
 // Ranks wait for each other in a row; the one that holds all of them up is found.
 TEST(Faults, TimeoutNamesTheRankAtTheEndOfTheRow) {
   std::atomic<int> called = 0;
-  const Failure failure = failing(4, [&](int rank, ProcessGroup& world) {
-    std::vector<float> values(6);
-    if (rank == 3) return stay_away(world);
-    if (rank == 0) {
-      wait_for(called, 2);
-      world.set_timeout(500ms);
-    }
-    Work work = world.recv(wrap(values), rank + 1);
-    ++called;
-    work.wait();
-  });
+  const Failure failure =
+      failing(4, [&](int rank, ProcessGroup& world) { wait_in_a_row(rank, world, called); });
   expect_contains(failure.message, {"did not end within 0.5 s: missing ranks 1; held up by rank 3\n",
                                     "rank 3 waits for nobody; its last call anywhere: nothing"});
 }

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "megatron/base/error.h"
 #include "megatron/comm/patience.h"
 #include "megatron/comm/process_group.h"
+#include "unit/comm/wrap.h"
 
 // What tests of faults between ranks share. Nothing here waits for ever: a test that fails ends.
 namespace megatron::testing {
@@ -33,6 +35,19 @@ inline void stay_away(const ProcessGroup& world) {
 
 inline void wait_for(const std::atomic<int>& count, int wanted) {
   wait_until("ranks that come", [&] { return count >= wanted; });
+}
+
+// One of four ranks: each waits for the next one in half a second, and the last one stays away.
+inline void wait_in_a_row(int rank, ProcessGroup& world, std::atomic<int>& called) {
+  std::vector<float> values(6);
+  if (rank == 3) return stay_away(world);
+  if (rank == 0) {
+    wait_for(called, 2);
+    world.set_timeout(std::chrono::milliseconds(500));
+  }
+  Work work = world.recv(wrap(values), rank + 1);
+  ++called;
+  work.wait();
 }
 
 inline void expect_contains(const std::string& text, std::initializer_list<const char*> parts) {

@@ -13,6 +13,7 @@
 #include "unit/comm/exercise.h"
 #include "unit/comm/faulty_ranks.h"
 #include "unit/comm/other_process.h"
+#include "unit/comm/wrap.h"
 
 // Processes that are threads of this one: each has a world of its own and reaches the others by TCP alone.
 namespace megatron {
@@ -23,11 +24,8 @@ using testing::expect_contains;
 using testing::stay_away;
 using testing::TempDir;
 using testing::wait_for;
-
-template <class T>
-Tensor wrap(std::vector<T>& values) {
-  return Tensor::wrap(values.data(), {static_cast<int64_t>(values.size())}, dtype_of<T>());
-}
+using testing::wait_in_a_row;
+using testing::wrap;
 
 // What is noticed at once does not take the time-out, whatever a busy machine adds.
 constexpr auto kTimeout = 10min, kAtOnce = 1min;
@@ -129,17 +127,8 @@ TEST(ProcessFaults, CountsOfAllToAllMustAgree) {
 
 TEST(ProcessFaults, TimeoutNamesTheRankAtTheEndOfTheRow) {
   std::atomic<int> called = 0;
-  const auto told = run_processes(4, 1, [&](int rank, ProcessGroup& world) {
-    std::vector<float> values(6);
-    if (rank == 3) return stay_away(world);
-    if (rank == 0) {
-      wait_for(called, 2);
-      world.set_timeout(500ms);
-    }
-    Work work = world.recv(wrap(values), rank + 1);
-    ++called;
-    work.wait();
-  });
+  const auto told =
+      run_processes(4, 1, [&](int rank, ProcessGroup& world) { wait_in_a_row(rank, world, called); });
   expect_contains(told[0], {"did not end within 0.5 s: missing ranks 1; held up by rank 3\n",
                             "rank 3 waits for nobody; its last call here: "});
 }
