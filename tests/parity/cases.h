@@ -50,8 +50,28 @@ inline Config with_dropout() {
   return config;
 }
 
+// Norms of heads and after each part, windows and another rotary base on some layers, sinks, bounded logits.
+inline void use_every_kind_of_attention(ModelConfig& model) {
+  model.qk_layernorm = model.post_attention_layernorm = model.post_mlp_layernorm = true;
+  model.layernorm_zero_centered_gamma = true;
+  model.window_size = {3, 0};
+  model.window_attn_skip_freq = Json(2);
+  model.rotary_base_local = 500;
+  model.softmax_type = SoftmaxType::learnable;
+  model.attn_logit_softcapping = 5;
+  model.final_logit_softcapping = 4;
+  model.no_rope_freq = Json(4);
+}
+
 inline std::vector<std::vector<int64_t>> batches_for(const Config& config, int steps) {
   return random_batches(config, steps);
+}
+
+// Labels that do not count, unevenly over sequences, ranks and micro-batches.
+inline void leave_out_labels(std::vector<std::vector<int64_t>>& batches) {
+  for (auto& batch : batches)
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (i * i % 7 < i % 5) batch[i] = -100;
 }
 
 struct Layout {

@@ -317,15 +317,13 @@ TEST(CornerParity, OrdersOfAxes) {
     }
 }
 
-// Labels that do not count, unevenly over sequences, context ranks and micro-batches, with balancing losses.
+// Some labels do not count, and there are balancing losses.
 TEST(CornerParity, LossPerTokenOfExperts) {
   Config config = corner_mixture();
   config.model.moe_expert_capacity_factor.reset();
   config.model.calculate_per_token_loss = true;
   auto batches = batches_for(config, kSteps);
-  for (auto& batch : batches)
-    for (size_t i = 0; i < batch.size(); ++i)
-      if (i * i % 7 < i % 5) batch[i] = -100;
+  leave_out_labels(batches);
   Trained one = train(config, {}, batches);
   for (const Layout& layout : kMixed) {
     SCOPED_TRACE(layout.name);
@@ -375,15 +373,7 @@ TEST(CornerParity, EveryKindOfAttentionInContext) {
   model.seq_length = model.max_position_embeddings = 16;
   model.num_attention_heads = model.num_query_groups = 4;
   model.kv_channels = 6;
-  model.qk_layernorm = model.post_attention_layernorm = model.post_mlp_layernorm = true;
-  model.layernorm_zero_centered_gamma = true;
-  model.window_size = {3, 0};
-  model.window_attn_skip_freq = Json(2);
-  model.rotary_base_local = 500;
-  model.softmax_type = SoftmaxType::learnable;
-  model.attn_logit_softcapping = 5;
-  model.final_logit_softcapping = 4;
-  model.no_rope_freq = Json(4);
+  use_every_kind_of_attention(model);
   model.attention_dropout = 0.2;
   const Layout layouts[] = {
       {.name = "cp2", .cp = 2, .micro_batch = 1},

@@ -221,9 +221,7 @@ TEST_P(Zero, LossPerToken) {
   Config config = small_gpt();
   config.model.calculate_per_token_loss = true;
   auto batches = batches_for(config, kSteps);
-  for (auto& batch : batches)
-    for (size_t i = 0; i < batch.size(); ++i)
-      if (i * i % 7 < i % 5) batch[i] = -100;
+  leave_out_labels(batches);
   Trained one = train(config, {}, batches);
   const Layout layouts[] = {{.name = "dp2", .dp = 2},
                             {.name = "dp4_micro4", .dp = 4, .micro_batch = 4},

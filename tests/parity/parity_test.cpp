@@ -23,20 +23,11 @@ const Layout kLayouts[] = {
     {.name = "tp2_pp4_dp2", .tp = 2, .pp = 4, .dp = 2},
 };
 
-// Norms of heads and after each part, windows and another rotary base on some layers, sinks, bounded logits.
 Config with_every_kind_of_attention() {
   Config config = small_gpt();
   ModelConfig& model = config.model;
-  model.qk_layernorm = model.post_attention_layernorm = model.post_mlp_layernorm = true;
-  model.layernorm_zero_centered_gamma = true;
-  model.window_size = {3, 0};
-  model.window_attn_skip_freq = Json(2);
-  model.rotary_base_local = 500;
-  model.softmax_type = SoftmaxType::learnable;
-  model.attn_logit_softcapping = 5;
-  model.final_logit_softcapping = 4;
+  use_every_kind_of_attention(model);
   model.embedding_multiplier = 3;
-  model.no_rope_freq = Json(4);
   return config;
 }
 
