@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "fuzz/feed.h"
+#include "fuzz/parquet_columns.h"
 #include "megatron/datasets/compression/snappy.h"
 #include "megatron/datasets/index/index_array.h"
 #include "megatron/datasets/indexed/indexed_dataset.h"
@@ -91,18 +92,7 @@ TEST(FuzzData, Parquet) {
         read_text(fmt::format("{}/tests/unit/datasets/parquet_files/{}.parquet", MEGATRON_SOURCE_DIR, name)));
   fuzz(Mutator(23, texts, kNumbers), 3000, [&](const std::string& text) {
     replace(dir / "x.parquet", text);
-    const ParquetFile file(dir / "x.parquet");
-    for (int64_t group = 0; group < file.row_groups(); ++group) {
-      for (const ParquetColumn& column : file.columns()) {
-        if (column.repetition > 0) {
-          file.integer_lists(group, column.name);
-        } else if (column.type == static_cast<int64_t>(ParquetType::bytes)) {
-          file.strings(group, column.name);
-        } else {
-          file.integers(group, column.name);
-        }
-      }
-    }
+    read_all_columns(ParquetFile(dir / "x.parquet"));
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fuzz/parquet_columns.h"
 #include "megatron/base/error.h"
 #include "megatron/base/json.h"
 #include "megatron/checkpoint/index.h"
@@ -97,17 +98,7 @@ void read_jsonl(std::string_view bytes, const std::string& folder) {
 }
 
 void read_parquet(std::string_view bytes, const std::string& folder) {
-  const ParquetFile file(put(folder, "x.parquet", bytes));
-  for (int64_t group = 0; group < file.row_groups(); ++group)
-    for (const ParquetColumn& column : file.columns()) {
-      if (column.repetition > 0) {
-        file.integer_lists(group, column.name);
-      } else if (column.type == static_cast<int64_t>(ParquetType::bytes)) {
-        file.strings(group, column.name);
-      } else {
-        file.integers(group, column.name);
-      }
-    }
+  read_all_columns(ParquetFile(put(folder, "x.parquet", bytes)));
 }
 
 void read_checkpoint_index(std::string_view bytes, const std::string&) {
