@@ -7,6 +7,7 @@
 #include "megatron/models/decoder_shape.h"
 #include "megatron/training/parity.h"
 #include "megatron/training/run/run_data.h"
+#include "megatron/training/run/training_run.h"
 #include "support/temp_dir.h"
 
 namespace megatron {
@@ -188,6 +189,23 @@ TEST(RunData, SplitsThatTheRunReads) {
   config.dataset.data_path = {"0.3", dir / "text", "0.7", dir / "text"};  // nor of a blend
   EXPECT_TRUE(run_data(config).train);
   EXPECT_FALSE(run_data(config).test);
+}
+
+// Batches that grow are more than the samples over the last one, and each evaluation has its samples.
+TEST(RunData, EvaluationsOfAGrowingBatch) {
+  TempDir dir;
+  Config config = small_run({});
+  config.dataset.train_data_path = config.dataset.valid_data_path = {write_documents(dir)};
+  config.dataset.dataloader_type = DataloaderType::single;
+  config.train.train_iters = 0;
+  config.train.train_samples = 400;
+  config.train.global_batch_size = 40;
+  config.train.rampup_batch_size = {2, 2, 380};
+  config.validation.eval_interval = 1;
+  config.validation.eval_iters = 1;
+  const TrainingRun run = training_run(config, 1, {});  // refused where evaluations lack samples
+  EXPECT_GT(run.iterations, 20);
+  EXPECT_GE(run.data.validation.at(0).source->samples(), run.iterations * 40);
 }
 
 TEST(RunData, SeveralValidationSets) {

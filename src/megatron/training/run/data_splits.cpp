@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "megatron/training/run/batch_schedule.h"
 #include "megatron/training/setup/tokenizer_setup.h"
 
 namespace megatron {
@@ -21,6 +22,24 @@ std::array<std::vector<std::string>, 3> paths_of_splits(const DatasetConfig& dat
 }
 
 std::string split_text(const DatasetConfig& data) { return data.mock_data ? "1,1,1" : data.split; }
+
+// Data-parallel replicas, of as many ranks as the configuration knows of.
+int64_t replicas_of(const Config& config) {
+  const ParallelConfig& parallel = config.parallel;
+  const int64_t model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size *
+                              parallel.context_parallel_size;
+  const int64_t training = config.inprocess_restart.active_world_size;  // 0: all ranks
+  const int64_t world = std::max(training > 0 ? training : config.run.world_size, model_ranks);
+  return world / model_ranks;
+}
+
+// At least one: a run of none, which reads weights and saves them, has the data of one.
+int64_t iterations_of(const Config& config) {
+  const TrainConfig& train = config.train;
+  if (train.train_samples == 0) return std::max<int64_t>(1, train.train_iters);
+  const BatchSchedule batches(config, replicas_of(config));  // of batches that grow there are more
+  return std::max<int64_t>(1, batches.iterations_of(train.train_samples));
+}
 
 }  // namespace
 
@@ -92,9 +111,7 @@ DatasetIdentity data_identity(const Config& config, const DataSource& source) {
 SplitSizes wanted_samples(const Config& config) {
   const TrainConfig& train = config.train;
   const ValidationConfig& validation = config.validation;
-  // A run of no iterations, which reads weights and saves them, has the data of one.
-  const int64_t iterations = std::max<int64_t>(
-      1, train.train_iters > 0 ? train.train_iters : train.train_samples / train.global_batch_size);
+  const int64_t iterations = iterations_of(config);
   const int64_t rounds = validation.eval_interval > 0 ? iterations / validation.eval_interval + 1 : 1;
   const int64_t round = validation.eval_iters * evaluation_batch(config);
   const int64_t samples =
@@ -111,12 +128,7 @@ SampleOrder sample_order(const Config& config, Split split, int64_t total) {
     return SampleOrder::in_turn(total);
   const bool own = split != Split::train && validation.eval_micro_batch_size > 0;
   const int64_t micro_batch = own ? validation.eval_micro_batch_size : config.train.micro_batch_size;
-  const ParallelConfig& parallel = config.parallel;
-  const int64_t model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size *
-                              parallel.context_parallel_size;
-  const int64_t training = config.inprocess_restart.active_world_size;  // 0: all ranks
-  const int64_t world = std::max(training > 0 ? training : config.run.world_size, model_ranks);
-  return SampleOrder::cyclic(total, micro_batch, world / model_ranks, config.dataset.data_sharding);
+  return SampleOrder::cyclic(total, micro_batch, replicas_of(config), config.dataset.data_sharding);
 }
 
 }  // namespace megatron
