@@ -118,6 +118,35 @@ TEST(Run, EvaluationsHaveTheirSamples) {
   EXPECT_EQ(train_with(15, "--eval-iters 3 --full-validation"), "");
 }
 
+// A run that is done and started again evaluates once more.
+TEST(Run, EvaluationsBeginAnewWhereDataEnds) {
+  testing::TempDir folder;
+  const auto tokens = [](int64_t, int64_t before, int64_t index) {
+    require(before + index < 8, "there are 8 samples");
+    return std::vector<int64_t>(9, before + index);
+  };
+  std::vector<double> losses;
+  auto record = std::make_shared<Record>();
+  record->act = [&](RunEvent event, RunView& view) {
+    if (event == RunEvent::eval_end && view.is_first_rank()) losses.push_back(view.evaluation->loss);
+  };
+  for (int i = 0; i < 2; ++i) {
+    RunSpec spec =
+        run_spec(fmt::format("{} --train-iters 2 --eval-interval 2 --eval-iters 2 --save {} --load {}", kTiny,
+                             folder.path(), folder.path()));
+    spec.data = [&](const Config&) {
+      return RunData{.train = token_source(8, 8, tokens),
+                     .validation = {{"own", token_source(8, 8, tokens)}}};
+    };
+    spec.callbacks = {record};
+    spec.log = Log(LogLevel::error);
+    spec.out = nullptr;
+    EXPECT_EQ(run(spec).state.iteration, 2);
+  }
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
 // Frozen layers have losses and nothing else: the weights stay as they were drawn, also in a checkpoint.
 TEST(Run, FrozenLayersLearnNothing) {
   testing::TempDir folder;

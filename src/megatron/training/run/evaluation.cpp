@@ -16,13 +16,16 @@ void Evaluation::validate() {
   TrainState& state = announcer_.view().state;
   const int64_t batch = evaluation_batch(run_.config);
   for (const NamedSource& set : run_.data.validation) {
-    const bool full = validation.full_validation && set.source->samples() >= 0;
-    const int64_t rounds = full ? set.source->samples() / batch : validation.eval_iters;
+    const int64_t samples = set.source->samples();  // -1: endless
+    const bool full = validation.full_validation && samples >= 0;
+    const int64_t rounds = full ? samples / batch : validation.eval_iters;
     if (full && rounds == 0)
       announcer_.tell(fmt::format("{}: its {} samples do not fill a batch of {}, so it is not evaluated",
-                                  set.name, set.source->samples(), batch));
+                                  set.name, samples, batch));
+    // A run that was done, and is started again, evaluates once more than its data was made for.
+    const bool anew = full || (samples >= 0 && state.validated_samples + rounds * batch > samples);
     if (rounds > 0 &&
-        !evaluate(set, rounds, full ? 0 : state.validated_samples, RunEvent::eval_start, RunEvent::eval_end))
+        !evaluate(set, rounds, anew ? 0 : state.validated_samples, RunEvent::eval_start, RunEvent::eval_end))
       return;
   }
   state.validated_samples += validation.eval_iters * batch;

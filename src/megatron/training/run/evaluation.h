@@ -15,7 +15,8 @@ class Evaluation {
 
   // Whether --eval-interval asks for one after this iteration.
   bool is_due(int64_t iteration) const;
-  // Each validation goes on where the last one ended; a full one begins anew. A signal gives it up.
+  // Each validation goes on where the last one ended; a full one, and one for which too few samples are left,
+  // begins anew. A signal gives it up.
   void validate();
   // At the end of the run: what was not validated yet, and the test set.
   void finish();
