@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <mutex>
+#include <thread>
 
+#include "fault/odd_disks.h"
 #include "megatron/base/error.h"
+#include "megatron/comm/patience.h"
 #include "megatron/training/run/rank_launch.h"
 #include "support/temp_dir.h"
 
@@ -145,6 +150,36 @@ TEST(Run, EvaluationsBeginAnewWhereDataEnds) {
   }
   ASSERT_EQ(losses.size(), 2u);
   EXPECT_EQ(losses[0], losses[1]);
+}
+
+// What goes for the last save does so beside the evaluation that follows.
+TEST(Run, DeletesBesideItsLastEvaluation) {
+  testing::TempDir folder;
+  const auto there = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  bool held = false, deleted = false;
+  auto record = std::make_shared<Record>();
+  record->act = [&](RunEvent event, RunView& view) {
+    if (event != RunEvent::eval_start || view.state.iteration != 5) return;
+    for (Patience minute(std::chrono::minutes(1)); there("iter_0000004.removed") && !minute.over();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    deleted = there("iter_0000005") && !there("iter_0000004.removed");
+  };
+  std::thread([&] {
+    // The folder that went before is still there when the last save begins.
+    held = testing::answer_calls({__NR_unlinkat, __NR_rmdir}, [&] {
+      for (Patience minute(std::chrono::minutes(1)); !there("iter_0000005") && !minute.over();)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return 0;
+    });
+    if (held)
+      train(
+          fmt::format("--tensor-model-parallel-size 1 --ranks 1 --train-iters 5 --save {} --save-interval 2 "
+                      "--most-recent-k 1 --eval-interval 3 --eval-iters 1",
+                      folder.path()),
+          record);
+  }).join();
+  if (!held) GTEST_SKIP() << "this kernel does not let a process slow itself down";
+  EXPECT_TRUE(deleted);
 }
 
 // Frozen layers have losses and nothing else: the weights stay as they were drawn, also in a checkpoint.

@@ -443,6 +443,7 @@ void RunCheckpoints::finish(const TrainState& progress) {
     path = save();
   }
   published(path);
+  old_.save_ended();  // evaluations may follow
 }
 
 }  // namespace megatron
