@@ -8,6 +8,7 @@
 #include "fault/training.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/folder_lock.h"
+#include "megatron/comm/patience.h"
 
 namespace megatron::testing {
 namespace {
@@ -228,26 +229,22 @@ TEST(FaultTable, SmallDiskThatDeletesSlowly) {
 TEST(FaultTable, LastSaveOnADiskThatDeletesSlowly) {
   constexpr int kNotAllowed = 99;
   TempDir dir;
-  const std::string folder = dir / "c", seen = dir / "seen";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (!slow_down({__NR_unlinkat, __NR_rmdir}, std::chrono::seconds(1))) ::_exit(kNotAllowed);
-    std::FILE* out = std::fopen("/dev/null", "w");
-    ::_exit(run_cli(commands(), training({"--save", folder, "--save-interval", "4", "--most-recent-k", "1"}),
-                    out, out));
-  }
-  bool was_there = false;
-  int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    was_there =
-        was_there || (fs::exists(folder + "/iter_0000010") && fs::exists(folder + "/iter_0000004.removed"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNotAllowed)
-    GTEST_SKIP() << "this kernel does not let a process slow itself down";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_TRUE(was_there);
+  const std::string folder = dir / "c", messages = dir / "messages", seen = dir / "seen";
+  // A folder goes once the last save is there, or after a minute.
+  const auto hold = [&] {
+    for (Patience minute(std::chrono::minutes(1)); !fs::exists(folder + "/iter_0000010") && !minute.over();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (fs::exists(folder + "/iter_0000010") && fs::exists(folder + "/iter_0000004.removed"))
+      write_text(seen, "");
+    return 0;
+  };
+  const int code = train_in_child(
+      training({"--save", folder, "--save-interval", "4", "--most-recent-k", "1"}), messages, [&] {
+        if (!answer_calls({__NR_unlinkat, __NR_rmdir}, hold)) ::_exit(kNotAllowed);
+      });
+  if (code == kNotAllowed) GTEST_SKIP() << "this kernel does not let a process slow itself down";
+  EXPECT_EQ(code, 0) << read_text(messages);
+  EXPECT_TRUE(fs::exists(seen)) << "the last save waited for the deletion";
   EXPECT_EQ(contents(folder + "/iter_0000010"), undisturbed());
   EXPECT_EQ(list_checkpoints(folder).size(), 1u);
   EXPECT_FALSE(fs::exists(folder + "/iter_0000004.removed"));
