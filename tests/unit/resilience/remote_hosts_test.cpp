@@ -154,18 +154,21 @@ TEST(RemoteLaunch, PassesSignalsOn) {
 // One rank ends the run. The others do not end, and only their connections can be killed from here.
 TEST(RemoteLaunch, LeavesNobodyBehind) {
   const TempDir dir;
+  const std::string pid = dir / "pid";
   const Launched ended = launched(dir,
-                                  "echo $$ >" + (dir / "new") + "$RANK; mv " + (dir / "new") + "$RANK " +
-                                      (dir / "pid") + "$RANK; [ $RANK = 0 ] && exit 3; sleep 600",
+                                  "if [ $RANK = 0 ]; then until [ -e " + pid + "1 ] && [ -e " + pid +
+                                      "2 ]; do sleep 0.05; done; exit 3; fi; echo $$ >" + (dir / "new") +
+                                      "$RANK; mv " + (dir / "new") + "$RANK " + pid + "$RANK; sleep 600",
                                   0, 1.0);
   EXPECT_EQ(ended.code, 3) << ended.err;
   Patience minute(std::chrono::minutes(1));
   for (const char* rank : {"1", "2"}) {
-    pid_t pid = 0;
-    std::ifstream(dir / (std::string("pid") + rank)) >> pid;
-    ASSERT_GT(pid, 0);
-    while (::kill(pid, 0) == 0 && !minute.over()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_NE(::kill(pid, 0), 0) << "rank " << rank << " is left";
+    pid_t process = 0;
+    std::ifstream(pid + rank) >> process;
+    ASSERT_GT(process, 0);
+    while (::kill(process, 0) == 0 && !minute.over())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_NE(::kill(process, 0), 0) << "rank " << rank << " is left";
   }
 }
 
