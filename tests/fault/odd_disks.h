@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -65,17 +66,19 @@ inline bool answer_calls(const std::vector<unsigned>& numbers, std::function<int
   std::thread([told, answer = std::move(answer)] {
     const int fd = told->get_future().get();
     while (fd >= 0) {
+      // Kernels before 6.11 tell poll() alone that nobody is left who asks.
+      pollfd ready{fd, POLLIN, 0};
+      if (::poll(&ready, 1, -1) < 0) continue;
+      if (ready.revents & POLLHUP) break;
       seccomp_notif asked{};
-      if (::ioctl(fd, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0) {
-        if (errno == EINTR) continue;
-        return;
-      }
+      if (::ioctl(fd, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0) continue;
       seccomp_notif_resp reply{};
       reply.id = asked.id;
       reply.error = -answer();
       if (reply.error == 0) reply.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
       ::ioctl(fd, SECCOMP_IOCTL_NOTIF_SEND, &reply);
     }
+    if (fd >= 0) ::close(fd);
   }).detach();
   std::vector<sock_filter> filter = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const unsigned number : numbers) {
