@@ -160,6 +160,7 @@ TEST(Resolve, WhichCheckpointIsAsked) {
   EXPECT_EQ(model({"--load", "a", "--ckpt-step", "3"}), std::pair(int64_t{3}, int64_t{3}));
   EXPECT_EQ(model({"--load", "a", "--pretrained-checkpoint", "b"}), std::pair(int64_t{50}, int64_t{5}));
   EXPECT_EQ(model({"--load", "none", "--pretrained-checkpoint", "b"}), std::pair(int64_t{60}, int64_t{6}));
+  EXPECT_EQ(model({"--pretrained-checkpoint", "b"}), std::pair(int64_t{60}, int64_t{6}));
 }
 
 // A run of experts that were made of a dense model goes on with them.

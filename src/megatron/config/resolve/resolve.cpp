@@ -258,25 +258,20 @@ Sources read_sources(const CommandLine& line, const SourceReaders& readers) {
   const auto value = [&](std::string_view name) {
     return merged.values[Catalog::all().find(name)->index].value_or(Json());
   };
-  const Json load = value("checkpoint.load");
-  if (readers.checkpoint && load.is_string() && value("checkpoint.use_checkpoint_args") == Json(true))
-    attempt("--use-checkpoint-args", load.as_string(), [&] {
-      // A run that has nothing to go on with begins with the other one's weights.
-      const Json pretrained = value("checkpoint.pretrained_checkpoint"),
-                 number = value("checkpoint.ckpt_step");
-      std::string from = load.as_string();
-      std::optional<int64_t> step;
-      if (number.is_int()) step = number.as_int();
-      sources.checkpoint = readers.checkpoint(from, step);
-      if (sources.checkpoint.is_null() && pretrained.is_string() && !pretrained.as_string().empty()) {
-        from = pretrained.as_string();
-        step.reset();
-        sources.checkpoint = readers.checkpoint(from, step);
-      }
-      sources.checkpoint_origin = from;
+  if (!readers.checkpoint || value("checkpoint.use_checkpoint_args") != Json(true)) return sources;
+  // A run that has nothing to go on with begins with the other one's weights.
+  for (const char* name : {"checkpoint.load", "checkpoint.pretrained_checkpoint"}) {
+    const Json from = value(name), number = value("checkpoint.ckpt_step");
+    if (!from.is_string() || !sources.checkpoint.is_null()) continue;
+    std::optional<int64_t> step;
+    if (number.is_int() && name == std::string_view("checkpoint.load")) step = number.as_int();
+    attempt("--use-checkpoint-args", from.as_string(), [&] {
+      sources.checkpoint = readers.checkpoint(from.as_string(), step);
+      sources.checkpoint_origin = from.as_string();
       if (value("checkpoint.use_mp_args_from_checkpoint_args") == Json(true))
-        sources.checkpoint_layout = readers.checkpoint_layout(from, step);
+        sources.checkpoint_layout = readers.checkpoint_layout(from.as_string(), step);
     });
+  }
   return sources;
 }
 

@@ -63,8 +63,9 @@ CONDITION(saves_locally, "--non-persistent-ckpt-type local",
           c.checkpoint.non_persistent_ckpt_type == NonPersistentType::local)
 CONDITION(replicates, "--replication", c.checkpoint.replication)
 CONDITION(loads, "--load DIR", !c.checkpoint.load.empty())
-CONDITION(takes_checkpoint_args, "--load DIR and --use-checkpoint-args",
-          !c.checkpoint.load.empty() && c.checkpoint.use_checkpoint_args)
+CONDITION(takes_weights, "--load DIR or --pretrained-checkpoint DIR",
+          !c.checkpoint.load.empty() || !c.checkpoint.pretrained_checkpoint.empty())
+CONDITION(takes_checkpoint_args, "--use-checkpoint-args", c.checkpoint.use_checkpoint_args)
 CONDITION(detects_stragglers, "--detect-stragglers", c.logger.detect_stragglers)
 CONDITION(logs_stragglers, "--log-straggler", c.logger.log_straggler)
 CONDITION(traces_routing, "--moe-routing-trace-path DIR and --num-experts",
