@@ -5,6 +5,7 @@
 #include "megatron/models/parallel_setup.h"
 
 #include "megatron/base/error.h"
+#include "support/temp_dir.h"
 
 namespace megatron {
 namespace {
@@ -63,9 +64,19 @@ TEST(BatchSchedule, RampUp) {
 
 TEST(BatchSchedule, WhatDoesNotDivideIsRefusedOrMadeSmaller) {
   Config config = with_batches(2, 10);
-  EXPECT_THROW(BatchSchedule(config, 2), ConfigError);
+  const auto refusal = [&](int64_t replicas) {
+    return testing::error_of([&] { BatchSchedule(config, replicas); });
+  };
+  EXPECT_EQ(
+      refusal(2),
+      "a batch of 10 sequences is no whole number of micro-batches of 2 on 2 replicas; give batch sizes "
+      "that are multiples of 4, or --decrease-batch-size-if-needed");
   config.train.decrease_batch_size_if_needed = true;
   EXPECT_EQ(BatchSchedule(config, 2).at(0), 8);
+  EXPECT_EQ(
+      refusal(6),
+      "a batch of 10 sequences is no whole number of micro-batches of 2 on 6 replicas; give batch sizes "
+      "that are multiples of 12");
   for (const char* wrong : {"8", "800:4", "0:4 0:8", "0:4 100", "0:x", "0:0", "0:4 3Q:8"}) {
     config.train.step_batch_size_schedule = {wrong};
     EXPECT_THROW(BatchSchedule(config, 1), ConfigError) << wrong;

@@ -15,12 +15,14 @@ BatchSchedule::BatchSchedule(const Config& config, int64_t data_parallel)
   const int64_t least = config.train.micro_batch_size * data_parallel;
   const int64_t micro = unequal ? config.train.micro_batch_size : least;
   for (BatchSize& step : sizes_) {
+    const int64_t given = step.size;
     if (config.train.decrease_batch_size_if_needed) step.size = step.size / micro * micro;
     if (step.size < least || step.size % micro != 0)
       throw ConfigError(fmt::format(
           "a batch of {} sequences is no whole number of micro-batches of {} on {} replicas; give "
-          "batch sizes that are multiples of {}, or --decrease-batch-size-if-needed",
-          step.size, config.train.micro_batch_size, data_parallel, micro));
+          "batch sizes that are multiples of {}{}",
+          given, config.train.micro_batch_size, data_parallel, micro,
+          given < least ? "" : ", or --decrease-batch-size-if-needed"));
   }
 }
 
