@@ -22,7 +22,7 @@ int http_request(const HttpUrl& url, const std::string& method, const std::strin
     http::request<http::string_body> request;
     request.method_string(method);
     request.target(url.path);
-    request.set(http::field::host, url.host + ":" + url.port);
+    request.set(http::field::host, url.authority());
     request.set(http::field::content_type, "application/json");
     if (!api_key.empty()) request.set(http::field::authorization, "Bearer " + api_key);
     request.body() = body;
@@ -45,7 +45,7 @@ int http_request(const HttpUrl& url, const std::string& method, const std::strin
     }
     return static_cast<int>(parser.get().result_int());
   } catch (const boost::system::system_error& error) {
-    throw Error(fmt::format("http://{}:{}: {}", url.host, url.port, error.code().message()));
+    throw Error(fmt::format("http://{}: {}", url.authority(), error.code().message()));
   }
 }
 

@@ -11,6 +11,8 @@ struct HttpUrl {
 
   // "http://host:port/path"; a ConfigError where it is something else, https too.
   static HttpUrl parse(std::string_view text);
+  // "host:port", with brackets around the colons of an IPv6 address.
+  std::string authority() const;
 };
 
 // Sends one request and reads its answer; returns the status. Parts of the body are given to `take` as they

@@ -22,4 +22,9 @@ HttpUrl HttpUrl::parse(std::string_view text) {
   return url;
 }
 
+std::string HttpUrl::authority() const {
+  const bool colons = host.find(':') != std::string::npos;
+  return (colons ? "[" + host + "]" : host) + ":" + port;
+}
+
 }  // namespace megatron

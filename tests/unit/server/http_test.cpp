@@ -221,6 +221,8 @@ TEST(Http, Urls) {
   EXPECT_EQ(parts("http://[::1]"), (Parts{"::1", "80", ""}));
   for (const char* wrong : {"https://host", "host:80", "http://", "http://:80", "http://host:"})
     EXPECT_THROW(parts(wrong), ConfigError) << wrong;
+  for (const char* host : {"127.0.0.1:8000", "[::1]:8000"})
+    EXPECT_EQ(HttpUrl::parse(std::string("http://") + host).authority(), host);
 }
 
 // Clients that go away are noticed while their answer is made, whole or streamed.

@@ -4,6 +4,7 @@
 #include "megatron/base/interruption.h"
 #include "megatron/cli/flags.h"
 #include "megatron/cli/serve/model_service.h"
+#include "megatron/server/http_client.h"
 
 namespace megatron {
 namespace {
@@ -55,9 +56,8 @@ int run_serve(Invocation& invocation) {
   const Interruption interruption;
   options.is_over = [&] { return interruption.signal() != 0; };
   options.on_ready = [&](int port) {
-    const std::string& host = options.http.host;
-    const bool colons = host.find(':') != std::string::npos;  // an IPv6 address has brackets in a URL
-    fmt::print(invocation.out, "serving at http://{}:{}\n", colons ? "[" + host + "]" : host, port);
+    const HttpUrl url{options.http.host, std::to_string(port), ""};
+    fmt::print(invocation.out, "serving at http://{}\n", url.authority());
     std::fflush(invocation.out);
   };
   serve_model(invocation, line, "serve", options);
