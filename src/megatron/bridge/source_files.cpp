@@ -46,6 +46,21 @@ std::vector<CheckpointAsset> source_files(const std::string& directory, const Sa
   return assets;
 }
 
+std::vector<CheckpointAsset> tokenizer_files(const std::string& path) {
+  std::vector<CheckpointAsset> files;
+  if (fs::is_directory(path)) {
+    for (const std::string& name : described_by(path))
+      if (is_tokenizer_file(name))
+        files.push_back({std::string(kSourceFolder) + name, read_asset(path, name)});
+  } else if (path.ends_with(".json")) {
+    const fs::path file(path);
+    files.push_back(
+        {std::string(kSourceFolder) + "tokenizer.json",
+         read_asset(file.has_parent_path() ? file.parent_path().string() : ".", file.filename())});
+  }
+  return files;
+}
+
 bool is_tokenizer_file(const std::string& name) {
   const std::string file = fs::path(name).filename().string();
   for (std::string_view begin :

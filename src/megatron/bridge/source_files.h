@@ -14,6 +14,9 @@ std::vector<std::string> described_by(const std::string& directory);
 // under hf/, and in hf/tensors.json which file held which tensor.
 std::vector<CheckpointAsset> source_files(const std::string& directory, const SafetensorsDirectory& weights);
 
+// What a checkpoint keeps, in the same place, of a Hugging Face tokenizer: a folder, or its tokenizer.json.
+std::vector<CheckpointAsset> tokenizer_files(const std::string& path);
+
 // Whether such a file belongs to the tokenizer: its vocabulary, merges, special tokens, chat templates.
 bool is_tokenizer_file(const std::string& name);
 

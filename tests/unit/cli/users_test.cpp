@@ -293,6 +293,61 @@ TEST(Users, AMixtralWithOneExpertAToken) {
   EXPECT_EQ(tuned.code, 0) << tuned.err;
 }
 
+// A run from an imported checkpoint hands on what came with the model, also where a fault or another start
+// comes between.
+TEST(Users, ATrainedImportGoesBackToHuggingFace) {
+  TempDir folder;
+  ASSERT_EQ(call({"convert", "import", "--hf", model_of("llama"), "--out", folder / "c"}, "").code, 0);
+  const auto tune = [&](const std::string& from, const std::string& more) {
+    return call({"-q", "finetune", "--use-checkpoint-args", "--load", from, "--save", folder / "tuned"},
+                "--mock-data --seq-length 8 --micro-batch-size 1 --global-batch-size 2 --lr 1e-3"
+                " --lr-decay-style constant --device cpu " +
+                    more);
+  };
+  const auto export_to = [&](const std::string& out) {
+    const Outcome outcome =
+        call({"convert", "export", "--ckpt", folder / "tuned", "--out", folder / out}, "");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(testing::read_text(folder / (out + "/config.json")),
+              testing::read_text(model_of("llama") + "/config.json"));
+  };
+  Outcome outcome = tune(folder / "c", "--finetune --train-iters 2");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  export_to("first");
+  outcome = tune(folder / "tuned", "--train-iters 5 --inprocess-restart --inject-fault throw@0:4");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  export_to("second");
+}
+
+TEST(Users, ATokenizerStaysWithItsModel) {
+  TempDir folder;
+  std::ofstream(folder / "text") << "the checkpoint keeps the tokenizer that the text was made with\n";
+  ASSERT_EQ(
+      call({"tokenizer", "train", "--input", folder / "text", "--out", folder / "tok"}, "--vocab-size 270")
+          .code,
+      0);
+  const auto train = [&](const std::string& tokenizer, const std::string& out, const std::string& more) {
+    return call({"-q", "pretrain", "--tokenizer-model", tokenizer, "--save", out},
+                "--tokenizer-type HuggingFaceTokenizer --mock-data --num-layers 2 --hidden-size 16"
+                " --num-attention-heads 2 --seq-length 8 --max-position-embeddings 16 --micro-batch-size 1"
+                " --global-batch-size 2 --train-iters 1 --lr 1e-3 --device cpu " +
+                    more);
+  };
+  const auto write = [&](const std::string& checkpoint) {
+    return call({"generate", "--ckpt", checkpoint}, "--prompt the --max-new-tokens 2");
+  };
+  for (const char* tokenizer : {"tok", "tok/tokenizer.json"}) {
+    const std::string out = folder / (std::string(tokenizer) == "tok" ? "folder" : "file");
+    const Outcome run = train(folder / tokenizer, out, "");
+    ASSERT_EQ(run.code, 0) << run.err;
+    const Outcome text = write(out);
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_TRUE(text.out.starts_with("the")) << text.out;
+  }
+  ASSERT_EQ(train(folder / "tok", folder / "without", "--no-save-tokenizer-assets").code, 0);
+  expect_refused(write(folder / "without"), "no tokenizer came with ");
+}
+
 // What an earlier conversion that was killed has left is in nobody's way.
 TEST(Users, LeftoversOfAnExport) {
   TempDir folder;

@@ -12,6 +12,7 @@
 #include "megatron/checkpoint/agree.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/reshard.h"
 #include "megatron/comm/string_collectives.h"
 #include "megatron/training/run/load_places.h"
 #include "megatron/training/run/schedule_state.h"
@@ -109,10 +110,8 @@ RunCheckpoints::RunCheckpoints(RankContext& ctx, const ProcessGroup& world, cons
           non_persistent_));
     lock_ = lock_folder(checkpoint.save, owner, left_out);
     if (!non_persistent_.empty()) non_persistent_lock_ = lock_folder(non_persistent_, owner, left_out);
-    // Read once: the folder may be gone when a checkpoint is saved.
-    if (hf_) assets_ = source_files(hf_->directory(), hf_->weights().files());
-    if (!checkpoint.save_tokenizer_assets)
-      std::erase_if(assets_, [](const CheckpointAsset& asset) { return is_tokenizer_file(asset.name); });
+    if (hf_) keep_files(source_files(hf_->directory(), hf_->weights().files()));
+    if (restarted_) recall_files();
     return "";
   });
   if (checkpoint.replication && replicates_memory(config, trainer.parallel()))
@@ -142,6 +141,7 @@ TrainState RunCheckpoints::load() {
       agree(world_, "", [&] { return world_.rank() == 0 ? places_to_text(places_to_load(local)) : ""; })[0];
   TrainState progress;
   if (load_from(places_from_text(found), local, progress)) return progress;
+  keep_files({});
   if (!checkpoint.load.empty() && checkpoint.exit_on_missing_checkpoint)
     throw ConfigError(fmt::format("--load {}: there is no checkpoint", checkpoint.load));
   if (!checkpoint.load.empty())
@@ -150,6 +150,7 @@ TrainState RunCheckpoints::load() {
     const LoadPlace place = named_place("--pretrained-checkpoint", checkpoint.pretrained_checkpoint);
     agree(world_, "", [&] {
       loader_.take(place, true);
+      keep_files_of({place});
       return "";
     });
     tell(fmt::format("weights from {}", place.path));
@@ -159,6 +160,41 @@ TrainState RunCheckpoints::load() {
   }
   loader_.load_language_model();
   return progress;
+}
+
+// What goes into each checkpoint beside the tensors is read once: its folder may be gone when one is saved.
+void RunCheckpoints::keep_files(std::vector<CheckpointAsset> files) {
+  if (world_.rank() != 0 || config_.checkpoint.save.empty()) return;
+  if (!files.empty()) assets_ = std::move(files);
+  const auto of_tokenizer = [](const CheckpointAsset& asset) { return is_tokenizer_file(asset.name); };
+  if (!config_.checkpoint.save_tokenizer_assets)
+    std::erase_if(assets_, of_tokenizer);
+  else if (config_.tokenizer.tokenizer_type == TokenizerKind::huggingface &&
+           std::ranges::none_of(assets_, of_tokenizer))
+    std::ranges::move(tokenizer_files(config_.tokenizer.tokenizer_model), std::back_inserter(assets_));
+}
+
+// Without --hf the run hands on what the first of the checkpoints keeps that is whole, which a set on local
+// disks is not. Experts made of a dense model are no model of its configuration.
+void RunCheckpoints::keep_files_of(const std::vector<LoadPlace>& places) {
+  if (hf_ || world_.rank() != 0) return;
+  std::vector<CheckpointAsset> files;
+  const auto place = std::ranges::find_if(
+      places, [](const LoadPlace& one) { return one.kind == CheckpointKind::megatron && !one.local; });
+  if (place != places.end() && !config_.model.moe_use_upcycling)
+    for (const std::string& name : assets_of(read_index(place->path)))
+      if (name.starts_with(kSourceFolder)) files.push_back({name, read_asset(place->path, name)});
+  keep_files(std::move(files));
+}
+
+// After a restart the state may come from memory alone. Files that have gone meanwhile end nothing.
+void RunCheckpoints::recall_files() try {
+  std::vector<LoadPlace> places = places_to_load({});
+  if (const std::string& first = config_.checkpoint.pretrained_checkpoint; places.empty() && !first.empty())
+    places = {named_place("--pretrained-checkpoint", first)};
+  keep_files_of(places);
+} catch (const Error& error) {
+  tell(fmt::format("checkpoints will lack the model's own files: {}", error.what()));
 }
 
 std::vector<LoadPlace> RunCheckpoints::places_to_load(const LocalSets& local) const {
@@ -227,6 +263,7 @@ bool RunCheckpoints::load_from(const std::vector<LoadPlace>& places, const Local
     const std::vector<std::string> damages = agree(world_, "", [&]() -> std::string {
       try {
         taken = kept ? loader_.take(*kept, !resume) : loader_.take(place, !resume);
+        keep_files_of(kept ? places : std::vector{place});
         return "";
       } catch (const DamagedCheckpoint& error) {
         return error.what();

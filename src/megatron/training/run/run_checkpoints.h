@@ -81,6 +81,9 @@ class RunCheckpoints {
   bool load_from(const std::vector<LoadPlace>& places, const LocalSets& local, TrainState& progress);
   std::vector<LoadPlace> places_to_load(const LocalSets& local) const;
   std::optional<TensorSource> open_local(const LoadPlace& place, const LocalSets& local);
+  void keep_files(std::vector<CheckpointAsset> files);
+  void keep_files_of(const std::vector<LoadPlace>& places);
+  void recall_files();
   const std::string& root_of(bool persistent) const;
   TrainingState training_state(const TrainState& progress);
   SaveRequest request(bool persistent, const TrainState& progress);
@@ -104,7 +107,7 @@ class RunCheckpoints {
   CheckpointLoader loader_;
   std::string non_persistent_;             // the folder of non-persistent checkpoints; empty: there are none
   FolderLock lock_, non_persistent_lock_;  // the first rank's
-  std::vector<CheckpointAsset> assets_;    // the first rank's: what a checkpoint keeps of the folder of --hf
+  std::vector<CheckpointAsset> assets_;    // the first rank's: a model's own files, and its tokenizer
   SavePlanCache plans_;
   AsyncSaver saver_;
   std::optional<LocalCheckpoints> local_;
