@@ -157,14 +157,18 @@ std::string hf_dtype_name(DType dtype) {
 void write_source_files(const CheckpointReader& reader, const HfConfig& config, const std::string& directory,
                         const ExportOptions& options) {
   const std::optional<DType> dtype = options.dtype;
-  if (!options.hf_config.empty())
-    for (const std::string& name : described_by(options.hf_config))
-      write_file_atomically(directory + "/" + name, read_asset(options.hf_config, name));
-  else
-    for (const std::string& name : assets_of(reader.index()))
-      if (name.starts_with(kSourceFolder) && name != kTensorFiles)
-        write_file_atomically(directory + "/" + name.substr(kSourceFolder.size()),
-                              read_asset(reader.path(), name));
+  const bool follows = !options.hf_config.empty();
+  const std::vector<std::string> followed =
+      follows ? described_by(options.hf_config) : std::vector<std::string>{};
+  for (const std::string& name : followed)
+    write_file_atomically(directory + "/" + name, read_asset(options.hf_config, name));
+  // The tokenizer that a run has kept goes with a configuration that has none.
+  const bool has_tokenizer = std::ranges::any_of(followed, is_tokenizer_file);
+  for (const std::string& name : assets_of(reader.index()))
+    if (name.starts_with(kSourceFolder) && name != kTensorFiles &&
+        (!follows || (!has_tokenizer && is_tokenizer_file(name))))
+      write_file_atomically(directory + "/" + name.substr(kSourceFolder.size()),
+                            read_asset(reader.path(), name));
   const std::string path = directory + "/config.json";
   const bool was_quantized = config.has("quantization_config");  // what is written is plain
   if (fs::exists(path) && !dtype && !was_quantized) return;
@@ -185,8 +189,11 @@ void export_model(const std::string& checkpoint, const std::string& out, const E
   CheckpointReader reader(checkpoint);
   const std::string kept = reader.path() + "/" + std::string(kSourceFolder);
   if (options.hf_config.empty() && !fs::exists(kept + "config.json"))
-    throw ConfigError(fmt::format(
-        "{} did not come from a Hugging Face model; name one to follow with --hf-config DIR", checkpoint));
+    throw ConfigError(
+        fmt::format("{}: no config.json of a Hugging Face model came with the checkpoint; name a folder that "
+                    "has one with "
+                    "the sizes of this model by --hf-config DIR",
+                    checkpoint));
   const std::string followed = options.hf_config.empty() ? kept : options.hf_config;
   const HfConfig config = HfConfig::read(followed);
   const TensorFiles source = options.hf_config.empty() ? read_tensor_files(reader.path()) : TensorFiles{};

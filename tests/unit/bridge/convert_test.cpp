@@ -246,6 +246,15 @@ TEST_F(Convert, AConfigurationToFollow) {
   export_model(folder / "ckpt", folder / "hf", {.hf_config = folder / "same"});
   expect_same_model(source("llama"), folder / "hf");
   EXPECT_TRUE(fs::exists(folder / "hf/tokenizer.json"));
+  // One without a tokenizer leaves the checkpoint's own in its place.
+  fs::create_directories(folder / "bare");
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::copy(source("llama") + "/" + name, folder / "bare");
+  std::ofstream(folder / "bare/tokenizer.json") << "own";
+  import_model(folder / "bare", folder / "ckpt3");
+  fs::remove(folder / "bare/tokenizer.json");
+  export_model(folder / "ckpt3", folder / "hf3", {.hf_config = folder / "bare"});
+  EXPECT_EQ(testing::read_text(folder / "hf3/tokenizer.json"), "own");
   Json json = Json::read(source("llama") + "/config.json");
   json["vocab_size"] = 200;
   json["num_hidden_layers"] = 3;
