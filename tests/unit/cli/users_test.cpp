@@ -348,6 +348,35 @@ TEST(Users, ATokenizerStaysWithItsModel) {
   expect_refused(write(folder / "without"), "no tokenizer came with ");
 }
 
+// A checkpoint that says nothing of the end of a text was trained on documents that its tokenizer ends.
+TEST(Users, ATextEndsWhereItsTokenizerEndsDocuments) {
+  TempDir folder;
+  std::ofstream rows(folder / "rows.jsonl");
+  for (int i = 0; i < 300; ++i) rows << "{\"text\": \"a\"}\n";
+  rows.close();
+  const std::string tokenizer =
+      " --tokenizer-type HuggingFaceTokenizer --tokenizer-model " + folder / "tok" + " ";
+  for (const std::string& words :
+       {"tokenizer train --vocab-size 257 --input " + folder / "rows.jsonl" + " --out " + folder / "tok",
+        "preprocess --append-eod --input " + folder / "rows.jsonl" + " --output-prefix " + folder / "d" +
+            tokenizer,
+        "pretrain --num-layers 2 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --split 1,0,0"
+        " --max-position-embeddings 16 --micro-batch-size 2 --global-batch-size 2 --train-iters 30 --lr 1e-2"
+        " --attention-dropout 0 --hidden-dropout 0 --device cpu --data-path " +
+            folder / "d_text_document" + " --save " + folder / "c" + tokenizer}) {
+    const Outcome outcome = call({"-q"}, words);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+  const auto ids = [&](const std::string& more) {
+    const Outcome outcome = call({"generate", "--ckpt", folder / "c"},
+                                 "--prompt a --json --max-new-tokens 3 --device cpu " + more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out, "answer").at("ids").dump();
+  };
+  EXPECT_EQ(ids(""), "[0]");
+  EXPECT_EQ(ids("--ignore-eos").substr(0, 3), "[0,");
+}
+
 // What an earlier conversion that was killed has left is in nobody's way.
 TEST(Users, LeftoversOfAnExport) {
   TempDir folder;

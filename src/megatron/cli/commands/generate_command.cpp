@@ -421,6 +421,9 @@ int run_generate(Invocation& invocation) {
       tokenizer = tokenizer_of(arguments);
     for (Prompt& prompt : prompts) prompt.ids = {first_of_a_document(arguments, tokenizer)};
   }
+  // A model that says nothing of its ends was trained on documents that its tokenizer ends.
+  if (tokenizer && request.end_tokens.empty() && !line.has("--ignore-eos") && !line.has("--termination-id"))
+    if (const TokenId eos = tokenizer->special_ids().eos; eos >= 0) request.end_tokens = {eos};
   const std::vector<Image> files = picture_files(line, arguments);
   ImagePatches pictures;
   if (!files.empty()) pictures = encode_with_pictures(prompts, tokenizer, files, arguments);
