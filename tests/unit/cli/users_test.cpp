@@ -377,6 +377,18 @@ TEST(Users, ATextEndsWhereItsTokenizerEndsDocuments) {
   EXPECT_EQ(ids("--ignore-eos").substr(0, 3), "[0,");
 }
 
+// Its checkpoint is read in fp32, where that setting asks for nothing.
+TEST(Users, AnFp32StreamOfABf16Run) {
+  TempDir folder;
+  const Outcome run = pretrain(
+      "-q --seq-length 8 --mock-data --train-iters 1 --bf16 "
+      "--fp32-residual-connection --save " +
+      folder / "c");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Outcome text = call({"generate", "--ckpt", folder / "c"}, "--prompt-ids 1,2 --max-new-tokens 2");
+  EXPECT_EQ(text.code, 0) << text.err;
+}
+
 // What an earlier conversion that was killed has left is in nobody's way.
 TEST(Users, LeftoversOfAnExport) {
   TempDir folder;

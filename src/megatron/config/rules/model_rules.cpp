@@ -351,7 +351,8 @@ void fp32_residual_fits(ConfigBuilder& builder) {
   if (!model.fp32_residual_connection) return;
   const char* key = "model.fp32_residual_connection";
   const PrecisionConfig& precision = builder.config.precision;
-  if (!precision.bf16 && !precision.fp16)
+  // A checkpoint that was trained in bf16 is read in fp32, where its residuals are fp32 as well.
+  if (!precision.bf16 && !precision.fp16 && builder.purpose != Purpose::forward)
     builder.reject(key, "the whole model is fp32", "leave it out, or add --bf16");
   if (model.layernorm_after_residual || !model.pre_layernorm)
     builder.reject(key, "layers read the stream itself, not a norm of it", "leave it out");
