@@ -75,6 +75,15 @@ TEST(Users, ParityOfAModelWithoutABatch) {
             0);
 }
 
+// What a source that cannot be read says of the model is not asked for again.
+TEST(Users, ASourceThatCannotBeRead) {
+  for (const char* source : {"--hf nowhere", "--recipe nowhere", "--config nowhere.yaml"}) {
+    const Outcome outcome = call({"plan"}, source);
+    expect_refused(outcome, std::string("the configuration was refused:\n  ") + source + ": ");
+    EXPECT_EQ(outcome.err.find("--num-layers"), std::string::npos) << outcome.err;
+  }
+}
+
 TEST(Users, AModelThatTheMachineDoesNotHold) {
   const Outcome outcome =
       pretrain("--train-iters 1 --mock-data --seq-length 8 --num-layers 64 --hidden-size 65536");

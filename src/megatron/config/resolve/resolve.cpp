@@ -174,6 +174,7 @@ Resolved resolve(const Sources& sources, const ResolveOptions& options) {
   for (const Catalog::Entry& entry : Catalog::all().entries())
     if (merged.values[entry.index])
       builder.give(entry, *merged.values[entry.index], merged.origins[entry.index]);
+  if (sources.unread) throw Refused(builder.problems());  // rules would miss what it says
   keep_shapes_of_weights(builder, sources);
   find_world(builder, sources);
   find_gpus(builder, options);
@@ -239,6 +240,7 @@ Sources read_sources(const CommandLine& line, const SourceReaders& readers) {
       read();
     } catch (const Error& error) {
       sources.problems.push_back({fmt::format("{} {}", flag, value), "", "", error.what(), ""});
+      sources.unread = true;
     }
   };
   attempt("--hf", line.hf_dir, [&] {

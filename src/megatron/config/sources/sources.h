@@ -37,6 +37,7 @@ struct Sources {
   Json checkpoint_layout;  // sizes of its layout, with --use-mp-args-from-checkpoint-args; null: as before
   std::optional<int64_t> processes;  // how many were launched, where that is known
   std::vector<Problem> problems;     // what was already found wrong, to be reported with all else
+  bool unread = false;  // a folder, recipe or file that was named cannot be read: one of the problems
 };
 
 }  // namespace megatron
