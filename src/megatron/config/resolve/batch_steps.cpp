@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "megatron/base/counted.h"
 #include "megatron/base/error.h"
 
 namespace megatron {
@@ -21,10 +22,9 @@ int64_t scaled_number(std::string_view word) {
   return value < 9e18 ? static_cast<int64_t>(value) : -1;
 }
 
-[[noreturn]] void refuse_steps(std::string_view text, std::string_view why) {
-  throw ConfigError(fmt::format(
-      "--step-batch-size-schedule {}: {}; write TOKENS:SIZE entries that begin at 0, such as '0:64 10M:128'",
-      text, why));
+[[noreturn]] void refuse_steps(std::string_view why) {
+  throw ConfigError(
+      fmt::format("{}; write TOKENS:SIZE entries that begin at 0, such as '0:64 10M:128'", why));
 }
 
 }  // namespace
@@ -39,15 +39,16 @@ std::vector<BatchSize> parse_batch_steps(const std::vector<std::string>& words, 
     at = end + 1;
     if (entry.empty()) continue;
     const size_t colon = entry.find(':');
-    if (colon == std::string_view::npos) refuse_steps(text, fmt::format("'{}' has no ':'", entry));
+    if (colon == std::string_view::npos) refuse_steps(fmt::format("'{}' has no ':'", entry));
     const int64_t tokens = scaled_number(entry.substr(0, colon)),
                   size = scaled_number(entry.substr(colon + 1));
-    if (tokens < 0 || size < 1) refuse_steps(text, fmt::format("'{}' is no pair of numbers", entry));
+    if (tokens < 0 || size < 1) refuse_steps(fmt::format("'{}' is no pair of numbers", entry));
     steps.push_back({tokens / std::max<int64_t>(1, seq_length), size});
     if (steps.size() > 1 && steps.back().from <= steps[steps.size() - 2].from)
-      refuse_steps(text, "its entries do not ascend");
+      refuse_steps(fmt::format("'{}' does not begin later than the entry before it, in whole sequences of {}",
+                               entry, counted(seq_length, "token")));
   }
-  if (steps.empty() || steps[0].from != 0) refuse_steps(text, "its first entry is not at 0");
+  if (steps.empty() || steps[0].from != 0) refuse_steps("its first entry is not at 0");
   return steps;
 }
 
@@ -56,7 +57,7 @@ std::vector<BatchSize> batch_sizes(const BatchGrowth& batch) {
   const std::vector<int64_t>& ramp = batch.ramp;
   if (ramp.empty()) return {{0, batch.global_batch_size}};
   const auto refuse = [&](std::string_view why) {
-    throw ConfigError(fmt::format("--rampup-batch-size: {}; give START INCREMENT SAMPLES", why));
+    throw ConfigError(fmt::format("{}; give START INCREMENT SAMPLES", why));
   };
   if (ramp.size() != 3) refuse(fmt::format("{} numbers are given, not 3", ramp.size()));
   const int64_t start = ramp[0], increment = ramp[1], samples = ramp[2],

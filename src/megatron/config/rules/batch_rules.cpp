@@ -53,11 +53,11 @@ void batches_grow(ConfigBuilder& builder) {
     const int64_t step = train.micro_batch_size * builder.data_parallel_size.value_or(1);
     for (const BatchSize& size : batch_sizes({train.step_batch_size_schedule, train.rampup_batch_size,
                                               train.global_batch_size, builder.config.model.seq_length}))
-      if (step > 0 && size.size % step != 0 && !train.decrease_batch_size_if_needed)
+      if (step > 0 && (train.decrease_batch_size_if_needed ? size.size < step : size.size % step != 0))
         return builder.reject(
             key,
-            fmt::format("a batch of {} is not a multiple of micro_batch_size x data-parallel size = {}",
-                        size.size, step),
+            fmt::format("a batch of {} is {} micro_batch_size x data-parallel size = {}", size.size,
+                        size.size < step ? "less than" : "not a multiple of", step),
             "leave it out");
   } catch (const ConfigError& error) {
     builder.reject(key, error.what(), "leave it out");
