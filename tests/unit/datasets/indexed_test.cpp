@@ -113,7 +113,28 @@ TEST(IndexedDataset, MalformedFilesAreRefused) {
   std::vector<int64_t> out(100);
   EXPECT_NE(error_of([&] { IndexedDataset(dir / "bad").read(0, 0, out); }).find("leave the file"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { IndexedDataset(dir / "absent"); }).find("absent.idx"), std::string::npos);
+}
+
+// What was meant is told where it can be seen.
+TEST(IndexedDataset, NamesWithoutAnIndex) {
+  TempDir dir;
+  IndexedWriter writer(dir / "corpus_text_document", TokenType::u16);
+  writer.add_sequence(std::vector<int64_t>{1});
+  writer.end_document();
+  writer.commit();
+  write_text(dir / "corpus.jsonl", "{}");
+  const auto refusal = [&](const std::string& name) {
+    const std::string prefix = dir / name, error = error_of([&] { IndexedDataset wrong(prefix); }),
+                      begin = "token dataset " + prefix + ": there is no " + prefix + ".idx; ";
+    EXPECT_TRUE(error.starts_with(begin)) << error;
+    return error.substr(std::min(begin.size(), error.size()));
+  };
+  EXPECT_EQ(refusal("corpus_text_document.bin"), "leave .bin out of the name");
+  EXPECT_EQ(refusal("corpus"), "did you mean " + dir / "corpus_text_document" + "?");
+  EXPECT_EQ(refusal("corpus.jsonl"),
+            "it is another kind of file; megatron preprocess makes a token dataset of text");
+  EXPECT_EQ(refusal("absent"), "name the path of a .bin and an .idx file without these endings");
+  EXPECT_EQ(refusal("absent/deep"), "name the path of a .bin and an .idx file without these endings");
 }
 
 TEST(IndexedDataset, NothingIsPublishedWithoutCommit) {

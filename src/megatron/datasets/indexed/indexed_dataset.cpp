@@ -1,14 +1,44 @@
 #include "megatron/datasets/indexed/indexed_dataset.h"
 
 #include <cstring>
+#include <filesystem>
 
 #include "megatron/base/refuse.h"
 #include "megatron/datasets/indexed/idx_format.h"
 
 namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What was probably meant by a prefix without an index.
+std::string advice_of(const std::string& prefix) {
+  for (const std::string_view end : {".bin", ".idx"})
+    if (prefix.ends_with(end)) return fmt::format("leave {} out of the name", end);
+  std::error_code ignored;
+  if (fs::is_regular_file(prefix, ignored))
+    return "it is another kind of file; megatron preprocess makes a token dataset of text";
+  const fs::path path = prefix, folder = path.has_parent_path() ? path.parent_path() : ".";
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".idx" && name.string().starts_with(path.filename().string() + "_"))
+      return fmt::format("did you mean {}?", (path.parent_path() / name.stem()).string());
+  }
+  return "name the path of a .bin and an .idx file without these endings";
+}
+
+std::string index_of(const std::string& prefix) {
+  std::string path = prefix + ".idx";
+  std::error_code fault;
+  if (fs::status(path, fault).type() == fs::file_type::not_found)
+    refuse("token dataset {}: there is no {}; {}", prefix, path, advice_of(prefix));
+  return path;
+}
+
+}  // namespace
 
 IndexedDataset::IndexedDataset(std::string prefix, IndexedDatasetOptions options)
-    : prefix_(std::move(prefix)), index_(prefix_ + ".idx") {
+    : prefix_(std::move(prefix)), index_(index_of(prefix_)) {
   const std::string& path = index_.path();
   const std::span<const std::byte> bytes = index_.bytes();
   const auto size = static_cast<int64_t>(bytes.size());
