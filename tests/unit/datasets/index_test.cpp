@@ -120,6 +120,22 @@ TEST(IndexCache, PythonsJson) {
             "    \"list\": []\n}");
 }
 
+// What can be mended is refused, where a fault would be the machine's.
+TEST(IndexCache, AFolderThatCannotBeWritten) {
+  const TempDir dir;
+  write_text(dir / "file", "x");
+  const IndexCache cache(dir / "file/cache", Json("some"), "GPTDataset-train");
+  try {
+    cache.prepare();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 1);
+    EXPECT_EQ(std::string(error.what()), "the index cache " + dir / "file/cache" +
+                                             " cannot be written: Not a directory; name another folder with "
+                                             "--data-cache-path");
+  }
+}
+
 TEST(GptDataset, ChangedDataIsIndexedAgain) {
   TempDir dir;
   CpuPool pool(1);

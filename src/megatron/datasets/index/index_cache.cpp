@@ -2,10 +2,11 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
-#include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 #include "megatron/datasets/index/md5.h"
 
 namespace megatron {
@@ -126,8 +127,11 @@ void IndexCache::prepare() const {
   if (directory_.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
-  require(!error, "cannot create the index cache {}: {}; name another folder with --data-cache-path",
-          directory_, error.message());
+  if (!error && ::access(directory_.c_str(), W_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  require_input(!error,
+                "the index cache {} cannot be written: {}; name another folder with --data-cache-path",
+                directory_, error.message());
   std::filesystem::remove(path(kFactsFile), error);
 }
 
