@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "megatron/training/log/iteration_log.h"
 
 namespace megatron {
@@ -33,6 +35,20 @@ TEST(IterationLine, IsMegatronLMs) {
         "| throughput per GPU (TFLOP/s/GPU): 400.3 | learning rate",
         "| loss scale: 65536.0 | grad norm: 1.250 | num zeros: 12 | params norm: 20.500 | number of skipped"})
     EXPECT_NE(line.find(part), std::string::npos) << part << "\n" << line;
+}
+
+// As in Megatron-LM: gradients that overflowed have no norm. One that is NaN without that shows.
+TEST(IterationLine, ASkippedUpdateHasNoNorm) {
+  IterationReport report{.loss = 2.5, .grad_norm = std::nan(""), .loss_scale = 4096, .skipped = 1};
+  std::string line = iteration_line(report, "", false);
+  EXPECT_EQ(line.find("grad norm"), std::string::npos) << line;
+  report.grad_norm = 1.25;  // of the last of several steps
+  line = iteration_line(report, "", false);
+  EXPECT_NE(line.find("| grad norm: 1.250 |"), std::string::npos) << line;
+  report.skipped = 0;
+  report.grad_norm = std::nan("");
+  line = iteration_line(report, "", false);
+  EXPECT_NE(line.find("| grad norm: nan |"), std::string::npos) << line;
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ std::string iteration_line(const IterationReport& r, const std::string& stamp, b
     line += fmt::format(" lm loss: {:.6E} |", r.loss);
     for (const LossTerm& term : r.terms) line += fmt::format(" {}: {:.6E} |", term.name, term.value);
   }
-  line += fmt::format(" loss scale: {:.1f} | grad norm: {:.3f} |", r.loss_scale, r.grad_norm);
+  line += fmt::format(" loss scale: {:.1f} |", r.loss_scale);
+  // An update that was skipped has no norm: its gradients overflowed.
+  if (r.skipped == 0 || std::isfinite(r.grad_norm)) line += fmt::format(" grad norm: {:.3f} |", r.grad_norm);
   if (r.num_zeros) line += fmt::format(" num zeros: {:.0f} |", *r.num_zeros);
   if (r.params_norm) line += fmt::format(" params norm: {:.3f} |", *r.params_norm);
   return line + fmt::format(" number of skipped iterations: {:3} | number of nan iterations: {:3} |",
