@@ -53,6 +53,10 @@ TEST(PlanMemory, TableOfTheLargestRank) {
       << table;
   EXPECT_NE(table.find(fmt::format("{:.3f}", plan.largest().bytes() / (1 << 20))), std::string::npos)
       << table;
+  // It fits into the usual terminal, with each figure below its name.
+  const size_t names = table.find('\n') + 1, figures = table.find('\n', names) + 1;
+  EXPECT_LE(figures - names - 1, 80u) << table;
+  EXPECT_EQ(table.size() - figures, figures - names - 1) << table;
 }
 
 }  // namespace

@@ -105,13 +105,14 @@ double RunPlan::seconds() const {
 std::string RunPlan::memory_table() const {
   const bool small = largest().bytes() < (1 << 30);
   const double unit = small ? 1 << 20 : 1 << 30;
-  constexpr std::string_view what[kMemoryTags] = {"parameters",  "gradients",     "optimizer",
-                                                  "activations", "communication", "workspace"};
+  constexpr std::string_view what[kMemoryTags] = {"parameters",  "gradients", "optimizer",
+                                                  "activations", "comm",      "workspace"};
   const RankPlan& rank = largest();
   std::string names, figures;
   const auto add = [&](std::string_view name, size_t bytes) {
-    names += fmt::format("  {}", name);
-    figures += fmt::format("  {:>{}.3f}", static_cast<double>(bytes) / unit, name.size());
+    const size_t width = std::max<size_t>(name.size(), 7);
+    names += fmt::format("  {:>{}}", name, width);
+    figures += fmt::format("  {:>{}.3f}", static_cast<double>(bytes) / unit, width);
   };
   for (size_t tag = 0; tag < kMemoryTags; ++tag) add(what[tag], rank.memory.by_tag[tag].peak);
   add("at once", rank.memory.total.peak);
