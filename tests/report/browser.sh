@@ -48,6 +48,12 @@ check two 11 10
 check plan 0 4
 check memory 6 2
 
+# A logarithmic chart of values that lie near each other has marks, too.
+for ((i = 1; i <= 9; ++i)); do echo "{\"iteration\":$i,\"lm_loss\":2.5,\"grad_norm\":0.6$i}"; done > "$folder/narrow.jsonl"
+"$megatron" report "$folder/narrow.jsonl" --out "$folder/narrow.html" > /dev/null
+dump "$folder/narrow.html" 1280
+grep -q '>0\.7<' "$folder/dom" || { echo "narrow: the gradient norm has no marks"; exit 1; }
+
 # A planted error must be seen.
 sed 's|const page = JSON|const page = nothing.JSON|' "$folder/one.html" > "$folder/spoiled.html"
 dump "$folder/spoiled.html" 1280

@@ -45,6 +45,7 @@
     for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) result.push(Math.abs(at) < step * 1e-9 ? 0 : at);
     return result;
   }
+  // Of a logarithmic scale; where less than two of them lie within, as of an even one.
   function powers(low, high) {
     const result = [];
     for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); ++e)
@@ -52,7 +53,7 @@
         const value = m * Math.pow(10, e);
         if (value >= low && value <= high) result.push(value);
       }
-    return result;
+    return result.length > 1 ? result : ticks(low, high, 4);
   }
 
   const tip = html("div", { class: "tip", hidden: "" });
