@@ -61,6 +61,8 @@ TEST(TokenizerCommand, RefusesFilesThatAreWrong) {
   refused({"train", "--input", folder / "empty", "--out", out}, "no text to learn from");
   testing::write_text(folder / "rows.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n");
   refused({"train", "--input", folder / "rows.jsonl", "--out", out}, "rows.jsonl:2");
+  refused({"train", "--input", folder / "absent", "--out", folder / "rows.jsonl/x"},
+          "rows.jsonl/x cannot be written");
   testing::write_text(folder / "ids", "[1]\n[\"x\"]\n");
   refused({"decode", "--tokenizer-type", "ByteLevelTokenizer", "--input", folder / "ids"}, "ids:2");
   refused({"chat", "--template", folder / "absent"}, "absent");

@@ -8,6 +8,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/json.h"
 #include "megatron/base/refuse.h"
+#include "megatron/base/writable_folder.h"
 #include "megatron/cli/commands/tokenizer_chat.h"
 #include "megatron/cli/common/tokenizer_flags.h"
 #include "megatron/tokenizers/training/bpe_trainer.h"
@@ -109,6 +110,7 @@ void decode_lines(Invocation& invocation, const Settings& settings, const Tokeni
 
 int train(Invocation& invocation, Settings settings) {
   if (settings.out.empty()) throw UsageError("tokenizer train: --out DIR is missing");
+  require_folder("tokenizer train: --out", settings.out);
   const TokenizerOptions& options = settings.tokenizer.options;
   if (options.vocab_size > 0) settings.training.vocab_size = options.vocab_size;
   settings.training.special_tokens = options.special_tokens;
@@ -130,7 +132,6 @@ int train(Invocation& invocation, Settings settings) {
   require_input(!empty, "tokenizer train: {} has no text to learn from",
                 settings.input.empty() ? "standard input" : settings.input);
   const TrainedBpe trained = trainer.train();
-  fs::create_directories(settings.out);
   const fs::path folder = settings.out;
   write_file_atomically((folder / "vocab.json").string(), trained.vocab_json().dump());
   write_file_atomically((folder / "merges.txt").string(), trained.merges_text());
