@@ -134,10 +134,11 @@ std::string recipes_help() {
          "NAME;\n"
          "--config, flags and section.key=value change what it says.\n"
          "\n"
-         "names: {model}_{task}_{N}gpu_{gpu}_{precision}[_{variant}], those of Megatron Bridge, with or "
-         "without\n"
-         "       _config; {model}_{task} is the first of them in bf16 on H100\n"
-         "       tiny/{family}: a model of that kind which trains on a CPU in seconds\n"
+         "names:\n"
+         "  {model}_{task}_{N}gpu_{gpu}_{precision}[_{variant}]\n"
+         "                  those of Megatron Bridge, with or without _config\n"
+         "  {model}_{task}  the first of them in bf16 on H100\n"
+         "  tiny/{family}   a model of that kind which trains on a CPU in seconds\n"
          "\n" +
          flags_help(flags(options));
 }
