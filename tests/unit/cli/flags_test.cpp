@@ -59,7 +59,7 @@ TEST(Flags, Mistakes) {
       error_of({"--job-name", "--json"}),
       "tool: --job-name: needs a value; write --job-name VALUE, or --job-name=VALUE where it begins with "
       "a dash");
-  EXPECT_EQ(error_of({"--json=1"}), "tool: --json=1: takes no value; write --json alone");
+  EXPECT_EQ(error_of({"--json=1"}), "tool: --json=1: takes no value; write --json alone, or leave it out");
   EXPECT_EQ(error_of({"--count", "x"}), "tool: --count needs a whole number, not 'x'");
   EXPECT_EQ(error_of({"--hidden-size", "8"}),
             "tool: --hidden-size: there is no such flag; see megatron tool --help");

@@ -130,7 +130,7 @@ class Parser {
     }
     if (use.attached) {
       if (count != 0) return true;
-      return reject(use, "takes no value", fmt::format("write {} alone", use.name));
+      return reject(use, "takes no value", fmt::format("write {} alone, or leave it out", use.name));
     }
     while (at_ < args_.size() && (count == any_number || static_cast<int>(use.values.size()) < count)) {
       const std::string& word = args_[at_];
