@@ -2,6 +2,7 @@
 #include <array>
 #include <numeric>
 
+#include "megatron/base/counted.h"
 #include "megatron/config/resolve/inactive_slots.h"
 #include "megatron/config/resolve/tp_overlap_file.h"
 #include "megatron/config/rules/rules.h"
@@ -20,9 +21,9 @@ void world_divides(ConfigBuilder& builder) {
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
   if (!builder.divides_world(dense))
     builder.reject(tp_key,
-                   fmt::format("tensor {} x pipeline {} x context {} = {} does not divide the {} ranks",
+                   fmt::format("tensor {} x pipeline {} x context {} = {} does not divide the {}",
                                p.tensor_model_parallel_size, p.pipeline_model_parallel_size,
-                               p.context_parallel_size, dense, *builder.world_size),
+                               p.context_parallel_size, dense, counted(*builder.world_size, "rank")),
                    fmt::format("use --ranks {}, or smaller sizes", dense));
 }
 
@@ -34,9 +35,9 @@ void expert_world_divides(ConfigBuilder& builder) {
   if (!builder.divides_world(expert))
     builder.reject(
         ep_key,
-        fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {} ranks",
+        fmt::format("expert tensor {} x expert {} x pipeline {} = {} does not divide the {}",
                     p.expert_tensor_parallel_size, p.expert_model_parallel_size,
-                    p.pipeline_model_parallel_size, expert, *builder.world_size),
+                    p.pipeline_model_parallel_size, expert, counted(*builder.world_size, "rank")),
         fmt::format("use --ranks {}, or smaller sizes",
                     std::lcm(expert, p.tensor_model_parallel_size * p.pipeline_model_parallel_size *
                                          p.context_parallel_size)));

@@ -49,7 +49,7 @@ std::string feed_forward_text(const ModelConfig& model) {
                            ? fmt::format(", {} shared", model.moe_shared_expert_intermediate_size)
                            : "");
   if (model.is_hybrid_model) text += fmt::format("; pattern {}", model.hybrid_layer_pattern);
-  if (model.mtp_num_layers > 0) text += fmt::format("; {} MTP layers", model.mtp_num_layers);
+  if (model.mtp_num_layers > 0) text += "; " + counted(model.mtp_num_layers, "MTP layer");
   return text;
 }
 
