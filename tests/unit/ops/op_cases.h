@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/index.h"
+#include "megatron/ops/kl_divergence.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/matmul.h"
 #include "megatron/ops/moe.h"
@@ -71,6 +73,15 @@ inline Tensor labels_for(RankContext& ctx, const Tensor& x) {
   std::vector<int64_t> labels(static_cast<size_t>(x.size(0)));
   for (size_t i = 0; i < labels.size(); ++i) labels[i] = i % 3 == 2 ? -100 : static_cast<int64_t>(i * 7 % 40);
   return ctx.from_vector(labels, {x.size(0)});
+}
+
+// Logits of a teacher, of the shape of x.
+inline Tensor taught_for(RankContext& ctx, const Tensor& x) {
+  std::vector<double> logits(static_cast<size_t>(x.numel()));
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<double>(i * i % 101));
+  Tensor result = ctx.empty(x.shape(), x.dtype());
+  ctx.kernels->copy(ctx.kernel_context(), {ctx.from_vector(logits, x.shape()), result});
+  return result;
 }
 
 // Every op of the layer. What an op needs beside them (ids, labels, masks) is made from their number of rows.
@@ -288,6 +299,13 @@ inline std::vector<OpCase> op_cases() {
        {{40, 16}},
        [](C c, T x, W w) {
          return Tensors{ops::linear_cross_entropy(c, x[0], w[0], labels_for(c, x[0]), {}, 1, 5)};
+       },
+       true},
+      {"kl_divergence",
+       {{12, 40}},
+       {},
+       [](C c, T x, W) {
+         return Tensors{ops::kl_divergence(c, x[0], taught_for(c, x[0]), {.temperature = 1.5})};
        },
        true},
       {"gather_rows",
