@@ -289,6 +289,17 @@ Tensor GptModel::logits(RankContext& ctx, const Tensor& hidden) {
   });
 }
 
+Tensor GptModel::logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) {
+  return vocab_parallel_cross_entropy(ctx, logits, labels, parallel_.tensor,
+                                      {.vocab_size = config_.vocab_size, .rows = &rows_});
+}
+
+Tensor GptModel::logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
+                                  const Tensor& labels, double temperature) {
+  return vocab_parallel_kl_divergence(ctx, logits, std::move(teacher), labels, temperature, parallel_.tensor,
+                                      {.vocab_size = config_.vocab_size, .rows = &rows_});
+}
+
 std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
                                       std::span<const MtpTokens> tokens, const SeqInfo& seq) {
   require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,

@@ -45,6 +45,9 @@ class GptModel final : public ModelChunk {
   Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels,
                   const Tensor& weights) override;
   Tensor logits(RankContext& ctx, const Tensor& hidden) override;
+  Tensor logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) override;
+  Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher, const Tensor& labels,
+                          double temperature) override;
   // Multi-token prediction, in the chunk that has the layers: what each of them makes of the hidden states.
   std::vector<Tensor> run_mtp(RankContext& ctx, const Tensor& hidden, std::span<const MtpTokens> tokens,
                               const SeqInfo& seq);

@@ -25,6 +25,12 @@ class Head {
   // −log p of every label, [tokens]; 0 where the label is ignored.
   virtual Tensor token_losses(RankContext& ctx, const Tensor& hidden, const Tensor& labels) = 0;
   virtual Tensor logits(RankContext& ctx, const Tensor& hidden) = 0;  // of this rank's columns
+  // The same losses of such logits.
+  virtual Tensor logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) = 0;
+  // Of such logits and a teacher's, both divided by the temperature: KL(teacher ‖ model) of every token,
+  // [tokens]; 0 where the label is ignored. The gradient may take the place of the teacher's logits.
+  virtual Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
+                                  const Tensor& labels, double temperature) = 0;
 };
 
 // What training minimises. The language-model loss is one; distillation and preference losses are others.
@@ -33,8 +39,11 @@ class Objective {
   virtual ~Objective() = default;
   // Names of the further losses that are reported beside the loss itself, on every rank the same.
   virtual std::vector<std::string> terms() const { return {}; }
+  // How many of these, the first ones, are sums over tokens with the weights of `micro`, as the loss is; the
+  // others are means.
+  virtual size_t weighted_terms() const { return 0; }
   // The loss of a micro-batch, one element, scaled as its gradient shall be: the weights of `micro` hold
-  // that. `terms`, fp64 [1] each, get what this micro-batch adds to the means of terms().
+  // that. `terms`, fp64 [1] each, get what this micro-batch adds to terms().
   virtual Tensor loss(RankContext& ctx, Head& head, const StageTensors& states, const MicroBatch& micro,
                       std::span<Tensor> terms) = 0;
 };

@@ -239,6 +239,17 @@ Tensor T5Model::logits(RankContext& ctx, const Tensor& hidden) {
   });
 }
 
+Tensor T5Model::logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) {
+  return vocab_parallel_cross_entropy(ctx, logits, labels, parallel_.tensor,
+                                      {.vocab_size = config_.vocab_size, .rows = &rows_});
+}
+
+Tensor T5Model::logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher, const Tensor& labels,
+                                 double temperature) {
+  return vocab_parallel_kl_divergence(ctx, logits, std::move(teacher), labels, temperature, parallel_.tensor,
+                                      {.vocab_size = config_.vocab_size, .rows = &rows_});
+}
+
 template <class F>
 void T5Model::for_each_layer(F&& use) {
   for (Stack* stack : {&encoder_, &decoder_})

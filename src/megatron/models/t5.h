@@ -19,6 +19,9 @@ class T5Model final : public ModelChunk {
   Tensor loss_sum(RankContext& ctx, const Tensor& hidden, const Tensor& labels,
                   const Tensor& weights) override;
   Tensor logits(RankContext& ctx, const Tensor& hidden) override;
+  Tensor logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) override;
+  Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher, const Tensor& labels,
+                          double temperature) override;
 
   const ModelSlice& slice() const override { return slice_; }
   SeqInfo sequences(RankContext& ctx, const TokenRows& rows) const override;

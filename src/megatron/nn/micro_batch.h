@@ -33,6 +33,9 @@ struct MicroBatch {
   // Where a chunk keeps what its encoder layers made of the source: a pass that finds it there does not run
   // them again. Null: nowhere.
   Tensor* encoded = nullptr;
+  // What a teacher's last layer made of it, [tokens, its hidden size], on the rank that has the head;
+  // undefined: nothing is learned from one.
+  Tensor taught;
 };
 
 }  // namespace megatron

@@ -11,8 +11,8 @@ std::vector<std::string> LmObjective::terms() const {
   return names;
 }
 
-Tensor LmObjective::loss(RankContext& ctx, Head& head, const StageTensors& states, const MicroBatch& micro,
-                         std::span<Tensor> terms) {
+Tensor LmObjective::attach_mtp_losses(RankContext& ctx, Head& head, const StageTensors& states,
+                                      const MicroBatch& micro, std::span<Tensor> terms) const {
   require(states.size() == 1 + micro.mtp.size(), "loss: {} states of MTP layers, but tokens for {}",
           states.size() - 1, micro.mtp.size());
   Tensor hidden = states[0];
@@ -25,7 +25,12 @@ Tensor LmObjective::loss(RankContext& ctx, Head& head, const StageTensors& state
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, mean, mtp.share, mean});
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, terms[depth], mean, terms[depth]});
   }
-  return head.loss_sum(ctx, hidden, micro.labels, micro.weights);
+  return hidden;
+}
+
+Tensor LmObjective::loss(RankContext& ctx, Head& head, const StageTensors& states, const MicroBatch& micro,
+                         std::span<Tensor> terms) {
+  return head.loss_sum(ctx, attach_mtp_losses(ctx, head, states, micro, terms), micro.labels, micro.weights);
 }
 
 }  // namespace megatron

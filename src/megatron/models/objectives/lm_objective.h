@@ -12,6 +12,9 @@ class LmObjective final : public Objective {
   std::vector<std::string> terms() const override;
   Tensor loss(RankContext& ctx, Head& head, const StageTensors& states, const MicroBatch& micro,
               std::span<Tensor> terms) override;
+  // The hidden states, with the losses of the MTP layers attached to them.
+  Tensor attach_mtp_losses(RankContext& ctx, Head& head, const StageTensors& states, const MicroBatch& micro,
+                           std::span<Tensor> terms) const;
 
  private:
   int64_t mtp_layers_;

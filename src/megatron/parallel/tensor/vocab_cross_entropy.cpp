@@ -3,6 +3,7 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/kl_divergence.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/reduce.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -24,16 +25,17 @@ void reduce_over_group(RankContext& ctx, ops::CrossEntropyStats& stats, const Pr
   if (stats.sum_logits) group.all_reduce(stats.sum_logits).wait();
 }
 
-ops::CrossEntropyOptions loss_options(const Tensor& weight, const TensorParallel& tp,
+// `columns`: of the vocabulary, on this rank.
+ops::CrossEntropyOptions loss_options(int64_t columns, const TensorParallel& tp,
                                       const VocabLossOptions& options) {
   ops::CrossEntropyOptions loss;
   loss.ignore_index = options.ignore_index;
   loss.smoothing = options.label_smoothing;
   loss.z_loss = options.z_loss;
   loss.vocab_size = options.vocab_size;
-  loss.vocab_begin = weight.size(0) * tp.rank();
+  loss.vocab_begin = columns * tp.rank();
   if (options.rows) {
-    loss.vocab_begin = options.rows->begin(weight.size(0));
+    loss.vocab_begin = options.rows->begin(columns);
     loss.ignore_index = options.rows->ignored(options.ignore_index);
   }
   if (tp.size() > 1)
@@ -66,14 +68,37 @@ Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weigh
   return options.logit_softcap > 0 ? softcap(ctx, logits, options.logit_softcap) : logits;
 }
 
+Tensor vocab_parallel_cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& labels,
+                                    const TensorParallel& tp, const VocabLossOptions& options) {
+  return ops::cross_entropy(ctx, with_rows(ctx, logits, labels.size(0)), own_labels(ctx, labels, options),
+                            loss_options(logits.size(1), tp, options));
+}
+
+Tensor vocab_parallel_kl_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
+                                    const Tensor& labels, double temperature, const TensorParallel& tp,
+                                    const VocabLossOptions& options) {
+  const ops::CrossEntropyOptions columns = loss_options(logits.size(1), tp, options);
+  ops::KlDivergenceOptions divergence{.temperature = temperature,
+                                      .vocab_size = columns.vocab_size,
+                                      .vocab_begin = columns.vocab_begin,
+                                      .reduce = columns.reduce,
+                                      .sum = {}};
+  if (tp.size() > 1)
+    divergence.sum = [group = tp.group](RankContext&, const Tensor& sums) { group.all_reduce(sums).wait(); };
+  const Tensor losses = ops::kl_divergence(ctx, logits, std::move(teacher), divergence);
+  const Tensor ignored = ctx.full({1}, DType::I64, static_cast<double>(options.ignore_index));
+  return ops::where(ctx, ops::compare(ctx, Comparison::Equal, labels, ignored),
+                    ctx.zeros({1}, losses.dtype()), losses);
+}
+
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
                            const TensorParallel& tp, const VocabLossOptions& options) {
-  ops::CrossEntropyOptions loss = loss_options(weight.value, tp, options);
-  const Tensor own = own_labels(ctx, labels, options);
-  if (!needs_logits(options))
-    return ops::linear_cross_entropy(ctx, all_tokens(ctx, hidden, labels, tp), weight, own, loss);
-  const Tensor logits = vocab_parallel_logits(ctx, hidden, weight, tp, options);
-  return ops::cross_entropy(ctx, with_rows(ctx, logits, labels.size(0)), own, loss);
+  if (needs_logits(options))
+    return vocab_parallel_cross_entropy(ctx, vocab_parallel_logits(ctx, hidden, weight, tp, options), labels,
+                                        tp, options);
+  return ops::linear_cross_entropy(ctx, all_tokens(ctx, hidden, labels, tp), weight,
+                                   own_labels(ctx, labels, options),
+                                   loss_options(weight.value.size(0), tp, options));
 }
 
 Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Weight& weight,
@@ -83,7 +108,7 @@ Tensor vocab_parallel_loss_sum(RankContext& ctx, const Tensor& hidden, const Wei
     return ops::weighted_sum(ctx, vocab_parallel_loss(ctx, hidden, weight, labels, tp, options), weights);
   return ops::linear_cross_entropy_sum(ctx, all_tokens(ctx, hidden, labels, tp), weight,
                                        own_labels(ctx, labels, options), weights,
-                                       loss_options(weight.value, tp, options));
+                                       loss_options(weight.value.size(0), tp, options));
 }
 
 Tensor softcap(RankContext& ctx, const Tensor& logits, double cap) {

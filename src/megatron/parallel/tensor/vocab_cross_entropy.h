@@ -21,6 +21,16 @@ struct VocabLossOptions {
 Tensor vocab_parallel_logits(RankContext& ctx, const Tensor& hidden, const Weight& weight,
                              const TensorParallel& tp, const VocabLossOptions& options);
 
+// Of such logits: cross entropy against labels int64 [tokens], per token. Every rank gets all losses.
+Tensor vocab_parallel_cross_entropy(RankContext& ctx, const Tensor& logits, const Tensor& labels,
+                                    const TensorParallel& tp, const VocabLossOptions& options);
+
+// Of such logits and a teacher's, both divided by the temperature: KL(teacher ‖ model), per token; 0 where
+// the label is ignored. Every rank gets all of them. See ops::kl_divergence for the teacher's memory.
+Tensor vocab_parallel_kl_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
+                                    const Tensor& labels, double temperature, const TensorParallel& tp,
+                                    const VocabLossOptions& options);
+
 // Cross entropy of hidden [tokens, hidden] · weightᵀ against labels int64 [tokens], per token, the rows of
 // weight split over the group. Every rank gets all losses.
 Tensor vocab_parallel_loss(RankContext& ctx, const Tensor& hidden, const Weight& weight, const Tensor& labels,
