@@ -5,6 +5,7 @@
 #include "megatron/config/schema/checkpoint_config.h"
 #include "megatron/config/schema/data_config.h"
 #include "megatron/config/schema/ddp_config.h"
+#include "megatron/config/schema/distill_config.h"
 #include "megatron/config/schema/execution_config.h"
 #include "megatron/config/schema/inference_config.h"
 #include "megatron/config/schema/logger_config.h"
@@ -41,6 +42,7 @@ struct Config {
   FtConfig ft;
   InProcessRestartConfig inprocess_restart;
   InferenceConfig inference;
+  DistillConfig distill;
   RunConfig run;
 
   Json to_json() const;  // {"model": {"num_layers": 2, ...}, "train": {...}, ...}

@@ -100,7 +100,9 @@ TrainedLayout train_layout(const Config& config, const ParityRun& run,
     const ProcessGroup world = active_world(everyone, sizes);
     if (!world) return;  // it idles
     ParallelContext parallel = ParallelContext::from_sizes(world, sizes);
-    RankTrainer trainer(ctx, config, parallel, run.dtype);
+    RankTrainer trainer(ctx, config, parallel, run.dtype, {.teacher = run.teacher});
+    constexpr uint64_t kTeacherSeed = 4321;
+    if (trainer.teacher()) trainer.teacher()->initialize(ctx, kTeacherSeed);
     int dp = parallel.replicas(), dp_rank = parallel.replica();
     RankTrainer::Documents documents = run.documents;
     documents = documents.subspan(documents.size() / dp * dp_rank, documents.size() / dp);

@@ -48,6 +48,8 @@ struct ParityRun {
   std::vector<int64_t> lengths = {};  // of each micro-batch's sequences where they differ; one replica only
   // By row of the global batch, what is packed into it; none: every row is one sequence.
   std::vector<std::vector<int64_t>> documents = {};
+  // A model that teaches, with weights of its own that are drawn; null: there is none.
+  std::shared_ptr<const ModelConfig> teacher = {};
   // Where micro-batches come from in place of `batches`, of which only the number counts then.
   std::shared_ptr<const BatchSource> source = {};
   // Runs the ranks of this process; threads where empty. Where other processes have ranks too, the tensors

@@ -4,6 +4,7 @@
 
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/batch_steps.h"
+#include "megatron/config/resolve/distill_file.h"
 #include "megatron/config/resolve/hybrid_layers.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/config/resolve/model_type.h"
@@ -474,6 +475,7 @@ void derive_defaults(ConfigBuilder& builder) {
   derive_speculation(builder);
   derive_sharding(builder);
   derive_upcycling(builder);
+  read_distill_file(builder);
 }
 
 }  // namespace megatron

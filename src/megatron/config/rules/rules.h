@@ -28,6 +28,7 @@ std::span<const Rule> run_rules();
 std::span<const Rule> data_rules();
 std::span<const Rule> masked_rules();
 std::span<const Rule> vision_rules();
+std::span<const Rule> distill_rules();
 
 std::vector<Rule> all_rules();
 

@@ -88,6 +88,9 @@ CONDITION(replays, "--replay", !c.dataset.replay.empty())
 CONDITION(profiles, "--profile or --record-memory-history",
           c.profiling.profile || c.profiling.record_memory_history)
 CONDITION(records_memory, "--record-memory-history", c.profiling.record_memory_history)
+CONDITION(asks_teacher, "--export-kd-teacher-load", c.distill.has_teacher())
+CONDITION(adds_lm_loss, "--export-kd-teacher-load and distill.skip_lm_loss=false",
+          c.distill.has_teacher() && !c.distill.skip_lm_loss)
 CONDITION(generates, "megatron generate or megatron serve", (static_cast<void>(c), false))
 #undef CONDITION
 // clang-format on

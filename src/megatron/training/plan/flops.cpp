@@ -218,6 +218,12 @@ double model_flops_per_token(const ModelConfig& config, int64_t length, int64_t 
   return model_flops(config, padded_vocab_size(config, static_cast<int>(tensor_parallel)), 1, number(length));
 }
 
+double step_flops_per_token(const Config& config, const ModelConfig* teacher) {
+  const int64_t length = config.model.seq_length, tp = config.parallel.tensor_model_parallel_size;
+  const double own = model_flops_per_token(config.model, length, tp);
+  return teacher ? own + model_flops_per_token(*teacher, length, tp) / 3 : own;
+}
+
 int64_t parameter_count(const ModelConfig& config) {
   int64_t count = 0;
   whole_model(config)->visit([&](Parameter& parameter) { count += parameter.shard.global_shape.numel(); });

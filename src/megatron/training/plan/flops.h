@@ -18,6 +18,9 @@ double model_flops(const ModelConfig& config, int64_t padded_vocab_size, double 
 // The same per token of sequences of `length` tokens; the vocabulary is padded for `tensor_parallel` ranks.
 double model_flops_per_token(const ModelConfig& config, int64_t length, int64_t tensor_parallel = 1);
 
+// The same of a run's step: a teacher, null where there is none, is passed forward alone.
+double step_flops_per_token(const Config& config, const ModelConfig* teacher);
+
 // The same of a vision tower and the layers behind it, for images of these patches: attention between all
 // patches of a frame, or of a window. What does not learn is passed forward alone.
 double tower_flops(const ModelConfig& config, std::span<const PatchGrid> grids);

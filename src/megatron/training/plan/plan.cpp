@@ -8,6 +8,7 @@
 #include "megatron/parallel/replica_layout.h"
 #include "megatron/training/plan/blank_batches.h"
 #include "megatron/training/plan/flops.h"
+#include "megatron/training/run/teacher_source.h"
 #include "megatron/training/setup/run_settings.h"
 #include "megatron/training/step/rank_trainer.h"
 
@@ -141,13 +142,17 @@ RunPlan plan_memory(Config config, const ParallelSizes& sizes, DType dtype, cons
   const PipelineShape shape = pipeline_shape(config, 1);
   const int64_t group = std::max(shape.pp, shape.group), most = 4 * group;
   const int64_t microbatches = per_pass > 0 ? config.train.global_batch_size / per_pass : 0;
-  if (shape.kind != PipelineKind::gpipe && microbatches > most + group)
+  // What a teacher makes of all micro-batches is there at once.
+  const bool grows = shape.kind == PipelineKind::gpipe || options.teacher || config.distill.has_teacher();
+  if (!grows && microbatches > most + group)
     config.train.global_batch_size -= (microbatches - most) / group * group * per_pass;
   return plan_run(config, sizes, dtype, {}, options, gpus);
 }
 
 RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, const DeviceSpeed& speed,
-                 const TrainerOptions& options, std::span<const GpuFacts> gpus) {
+                 const TrainerOptions& given, std::span<const GpuFacts> gpus) {
+  TrainerOptions options = given;
+  if (!options.teacher) options.teacher = TeacherSource::of(config).model;
   RunPlan plan;
   plan.sizes = sizes;
   int64_t batch = config.train.global_batch_size, per_pass = config.train.micro_batch_size * sizes.dp();
@@ -162,8 +167,8 @@ RunPlan plan_run(const Config& config, const ParallelSizes& sizes, DType dtype, 
   plan.simulation = simulate(plan.pipeline, schedules(plan.pipeline));
   plan.parameters = parameter_count(config.model);
   plan.tokens_per_step = batch * config.model.seq_length;
-  plan.flops_per_step = static_cast<double>(plan.tokens_per_step) *
-                        model_flops_per_token(config.model, config.model.seq_length, sizes.tp);
+  plan.flops_per_step =
+      static_cast<double>(plan.tokens_per_step) * step_flops_per_token(config, options.teacher.get());
   LaunchCheck launches{{gpus.begin(), gpus.end()}, {}};
   for (int rank : planned_ranks(sizes))
     plan.ranks.push_back(plan_rank(config, sizes, plan.pipeline, rank, dtype, speed, options, launches));

@@ -62,8 +62,7 @@ class RankLoop {
         trainer_(ctx, config_, parallel_, model_dtype(config_), trainer_options(run)),
         schedule_(rate_schedule(config_, run.iterations)),
         batches_(config_, parallel_.replicas()),
-        flops_per_token_(model_flops_per_token(config_.model, config_.model.seq_length,
-                                               config_.parallel.tensor_model_parallel_size)),
+        flops_per_token_(step_flops_per_token(config_, run.trainer.teacher.get())),
         profiling_(ctx, config_.profiling),
         view_{config_, ctx, world, trainer_, state_},
         announcer_(run.callbacks, view_),
@@ -84,6 +83,11 @@ class RankLoop {
   RunEnd run() {
     tell(gemm_autotune_.news());
     setup_.reset();
+    if (Teacher* teacher = trainer_.teacher()) {
+      const TraceRange range(ctx_.tracer, "load teacher");
+      run_.teacher.load(ctx_, world_, *teacher, config_.checkpoint.verify_integrity);
+      tell(fmt::format("teacher from {}", run_.teacher.path));
+    }
     {
       const TraceRange range(ctx_.tracer, "load checkpoint");
       state_ = recovery_.load(checkpoints_, layout_name(config_, parallel_));

@@ -204,6 +204,8 @@ RunEnd run(const RunSpec& spec) {
   run.hf = spec.hf;
   run.cache = cache_folder();
   run.trainer = spec.trainer;
+  run.teacher = TeacherSource::of(run.config);
+  run.trainer.teacher = run.teacher.model;
   const int64_t min_tp = plan_memory_of(run, resolved, place, spec.log);
   if (spec.out) run.callbacks.push_back(console_log(spec.log, spec.out));
   if (!run.config.logger.tensorboard_dir.empty()) run.callbacks.push_back(tensorboard_log(spec.log));

@@ -10,6 +10,7 @@
 #include "megatron/training/run/batch_schedule.h"
 #include "megatron/training/run/callback.h"
 #include "megatron/training/run/run_data.h"
+#include "megatron/training/run/teacher_source.h"
 
 namespace megatron {
 
@@ -23,7 +24,8 @@ struct TrainingRun {
   int64_t iterations = 0;                // of the whole run, counted from its beginning
   double planned_bytes = 0;              // of memory, of the rank that needs the most; 0: not planned
   std::shared_ptr<const AutoBridge> hf;  // where weights come from when there is no checkpoint; may be null
-  std::string cache;  // the folder of what runs leave to later ones; "": the first rank leaves nothing
+  std::string cache;      // the folder of what runs leave to later ones; "": the first rank leaves nothing
+  TeacherSource teacher;  // where the weights of trainer.teacher come from
   TrainerOptions trainer;
   std::vector<std::shared_ptr<Callback>> callbacks;
   std::shared_ptr<const Interruption> interruption;  // null: signals are not looked at

@@ -181,4 +181,14 @@ LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& t
   return report;
 }
 
+void load_parameters(RankContext& ctx, const TensorSource& source, std::span<Parameter* const> parameters) {
+  std::vector<ShardedTensor> tensors = checkpoint_tensors(parameters);
+  const LoadOptions options{.optimizer = false};
+  LoadCheck(source, options).fit(tensors);
+  std::ranges::stable_sort(tensors, {}, &ShardedTensor::name);  // in the order of files
+  std::vector<LoadPart> parts;
+  for (const ShardedTensor& tensor : tensors) parts.push_back({tensor, tensor.dtype()});
+  source.load(ctx, parts);
+}
+
 }  // namespace megatron

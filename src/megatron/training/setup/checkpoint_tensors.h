@@ -39,4 +39,7 @@ struct LoadReport {
 LoadReport load_run(RankContext& ctx, const TensorSource& source, RankTrainer& trainer,
                     const LoadOptions& options = {});
 
+// Fills the parameters of a model that is not trained. A ConfigError lists all that does not fit.
+void load_parameters(RankContext& ctx, const TensorSource& source, std::span<Parameter* const> parameters);
+
 }  // namespace megatron

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <map>
 
+#include "megatron/base/refuse.h"
 #include "megatron/config/resolve/captured_step.h"
 #include "megatron/models/objectives/bert_objective.h"
+#include "megatron/models/objectives/distillation_objective.h"
 #include "megatron/models/objectives/lm_objective.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/optimizer/update_gate.h"
@@ -118,14 +120,24 @@ struct RankTrainer::Passes {
   Gradients run(RankContext& ctx) const;
 };
 
-namespace {
-
-std::unique_ptr<Objective> usual_objective(const ModelConfig& model) {
+std::unique_ptr<Objective> RankTrainer::make_objective(const TrainerOptions& options) {
+  const ModelConfig& model = config_.model;
+  require_input(!options.objective || !teacher_,
+                "--export-kd-teacher-load: the program has an objective of its own, which asks no teacher; "
+                "leave it out");
+  if (options.objective) return options.objective(config_);
+  if (teacher_) {
+    const DistillConfig& distill = config_.distill;
+    return std::make_unique<DistillationObjective>(
+        teacher_->head(), DistillationOptions{.skip_lm_loss = distill.skip_lm_loss,
+                                              .kd_loss_scale = distill.kd_loss_scale,
+                                              .temperature = distill.logit_kl_temperature,
+                                              .mtp_layers = model.mtp_num_layers,
+                                              .context = model_.parallel().context.group});
+  }
   if (model.model_type == ModelType::bert && model.bert_binary_head) return std::make_unique<BertObjective>();
   return std::make_unique<LmObjective>(model.mtp_num_layers);
 }
-
-}  // namespace
 
 RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelContext& parallel, DType dtype,
                          const TrainerOptions& options)
@@ -134,7 +146,10 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
       model_(config, parallel, dtype),
       dtype_(dtype),
       copies_(ctx.runtime),
-      objective_(options.objective ? options.objective(config) : usual_objective(config.model)),
+      teacher_(options.teacher
+                   ? std::make_unique<Teacher>(ctx, teacher_config(config, *options.teacher), parallel, dtype)
+                   : nullptr),
+      objective_(make_objective(options)),
       terms_(objective_->terms()),
       aux_losses_(config.model) {
   if (config.execution.cuda_graph_impl == GraphImpl::full_iteration) {
@@ -210,6 +225,8 @@ SeqInfo RankTrainer::sequences_of(RankContext& ctx, const TokenRows& rows) {
 Gradients RankTrainer::Passes::run(RankContext& ctx) const {
   const ParallelContext& parallel = trainer.parallel_;
   DataParallel& data_parallel = *trainer.data_parallel_;
+  std::vector<Tensor> taught;
+  if (trainer.teacher_ && !forward_only) taught = trainer.teacher_->hidden_states(ctx, batches);
   if (!forward_only) data_parallel.start_step(std::ssize(batches));
 
   std::vector<SeqInfo> seqs;  // made before the passes: what they share is made once
@@ -227,6 +244,8 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
     if (!fixed.empty()) return fixed[static_cast<size_t>(microbatch)];
     MicroBatch micro = uploads.at(&chunk).take(microbatch);
     cast_pixels(rank, trainer.dtype_, micro);
+    if (chunk.slice().head && !taught.empty())
+      micro.taught = std::move(taught[static_cast<size_t>(microbatch)]);
     return micro;
   };
   std::vector<Tensor> terms;
@@ -246,6 +265,7 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
   // Only the last stage has losses; the others add nothing.
   const auto count = static_cast<int64_t>(terms.size());
   Tensor all = ctx.zeros({1 + count}, DType::F64), total = all.slice(0, 0, 1);
+  const Tensor weighted = all.slice(0, 0, 1 + trainer.weighted_terms());
   for (const Tensor& loss : losses) {
     Tensor wide = ctx.empty({1}, DType::F64);
     ctx.kernels->copy(ctx.kernel_context(), {loss.view({1}), wide});
@@ -256,8 +276,8 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
   parallel.group(Axis::pp).all_reduce(all).wait();
   parallel.sum_over_replicas(all, Axis::dp_cp);
   if (const double factor = data_parallel.loss_factor(); factor != 1 && !per_token()) {
-    Tensor divisor = ctx.full({1}, DType::F64, factor);
-    ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, total, divisor, total});
+    const Tensor divisor = ctx.full({1}, DType::F64, factor).expand(weighted.shape());
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Div, weighted, divisor, weighted});
   }
   return {.loss = total,
           .terms = count > 0 ? all.slice(0, 1, 1 + count) : Tensor{},
@@ -368,6 +388,13 @@ void RankTrainer::unscale(RankContext& ctx, Gradients& gradients, double labels)
   }
   if (!gradients.factor) return;
   gradients.loss = times(ctx, gradients.loss, gradients.factor);
+  if (const int64_t weighted = weighted_terms(); weighted > 0) {
+    const Tensor own = gradients.terms.slice(0, 0, weighted), terms = ctx.empty_like(gradients.terms);
+    ctx.kernels->copy(ctx.kernel_context(), {gradients.terms, terms});
+    ctx.kernels->binary(ctx.kernel_context(), {Binary::Mul, own, gradients.factor.expand(own.shape()),
+                                               terms.slice(0, 0, weighted)});
+    gradients.terms = terms;
+  }
   gradients.norm = times(ctx, gradients.norm, gradients.factor);
   if (gradients.mtp_norm) gradients.mtp_norm = times(ctx, gradients.mtp_norm, gradients.factor);
 }

@@ -19,6 +19,7 @@
 #include "megatron/training/step/fp8_setup.h"
 #include "megatron/training/step/qk_clip.h"
 #include "megatron/training/step/step_report.h"
+#include "megatron/training/step/teacher.h"
 
 namespace megatron {
 
@@ -31,7 +32,7 @@ struct StepKey {
 // What a step's passes left: its gradients, summed over all ranks, lie in the slices of the trainer.
 struct Gradients {
   Tensor loss;      // the mean, one fp64 element on the device
-  Tensor terms;     // the further means that the objective reports, fp64; undefined: none
+  Tensor terms;     // what the objective reports further, fp64; undefined: none
   Tensor aux;       // those of the routers' losses, fp64; undefined: none
   Tensor norm;      // of the gradients, fp64 [1]
   Tensor zeros;     // elements of the gradients that are zero, fp64 [1]; undefined: not counted
@@ -44,6 +45,9 @@ struct TrainerOptions {
   std::function<void(Model&)> prepare = {};  // adapters, freezing: before buffers exist
   bool weights_follow = false;  // all values are set before the first step, so that none need be drawn
   std::function<std::unique_ptr<Objective>(const Config&)> objective = {};  // empty: the language-model loss
+  // The model from whose predictions the run learns, as `distill` asks for; null: there is none. Its weights
+  // are set before the first step.
+  std::shared_ptr<const ModelConfig> teacher = {};
 };
 
 // One rank of a training run: its chunks of the model, its optimizer, and the step that they take together
@@ -78,6 +82,7 @@ class RankTrainer {
   Model& model() { return model_; }
   const ParallelContext& parallel() const { return parallel_; }
   const Objective& objective() const { return *objective_; }
+  Teacher* teacher() { return teacher_.get(); }  // null: there is none
   std::vector<Parameter*> parameters() { return model_.parameters(); }
   // What this rank updates, and with it the gradients of the last step, whatever is sharded: as they were
   // summed, so that they are yet to be multiplied by gradient_factor(). Undefined: by nothing.
@@ -101,6 +106,8 @@ class RankTrainer {
                                 Documents documents) const;
   Gradients make_gradients(RankContext& ctx, const Passes& passes);
   void unscale(RankContext& ctx, Gradients& gradients, double labels);
+  std::unique_ptr<Objective> make_objective(const TrainerOptions& options);
+  int64_t weighted_terms() const { return static_cast<int64_t>(objective_->weighted_terms()); }
   void clip_mtp_layers(RankContext& ctx, const Gradients& gradients, const Tensor& coefficient);
   void finish_report(StepReport& report);
   SeqInfo sequences_of(RankContext& ctx, const TokenRows& rows);
@@ -111,7 +118,8 @@ class RankTrainer {
   const ParallelContext& parallel_;
   Model model_;
   DType dtype_;
-  Stream copies_;  // of micro-batches from the host
+  Stream copies_;                     // of micro-batches from the host
+  std::unique_ptr<Teacher> teacher_;  // null: there is none
   std::unique_ptr<Objective> objective_;
   std::vector<std::string> terms_;  // names of what it reports
   AuxLossLog aux_losses_;           // reported behind them
