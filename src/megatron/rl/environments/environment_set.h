@@ -22,6 +22,8 @@ class EnvironmentSet {
   // relative names are looked for beside the YAML file, then in the current folder. A ConfigError tells all
   // problems of the file.
   static EnvironmentSet read(const std::string& path);
+  // The same of the text of such a file.
+  static EnvironmentSet parse(const std::string& yaml, const std::string& path);
   // A ConfigError where no entry can be trained on or two have one name.
   explicit EnvironmentSet(std::vector<Entry> entries);
 
