@@ -152,6 +152,26 @@ TEST(TaskOrder, ManyWeights) {
   EXPECT_EQ(count, (std::vector<int>{500, 300, 0, 150, 50}));
 }
 
+// The first block of that language in the documentation of environments.
+std::string documented(const std::string& language) {
+  const std::string page = testing::read_text(std::string(MEGATRON_SOURCE_DIR) + "/docs/rl-environments.md");
+  const size_t begin = page.find("```" + language + "\n") + 4 + language.size();
+  return page.substr(begin, page.find("```", begin) - begin);
+}
+
+TEST(EnvironmentSet, DocumentedConfigurationWorks) {
+  TempDir dir;
+  write_text(dir / "sums.jsonl", documented("json"));
+  const EnvironmentSet set = EnvironmentSet::read(write_environments(dir, documented("yaml")));
+  std::map<std::string, double> rewards;
+  for (const RolloutTask& task : set.training_tasks(1, 0, 2))
+    rewards[task.prompt] = set.reward(task, {"It is 13."});
+  EXPECT_EQ(rewards, (std::map<std::string, double>{{"What is 2 + 3? Answer with the number alone.", 0},
+                                                    {"What is 4 + 9? Answer with the number alone.", 1}}));
+  ASSERT_EQ(set.evaluation_tasks(5).size(), 1u);
+  EXPECT_EQ(set.reward(set.evaluation_tasks(5)[0], {"8"}), 1);
+}
+
 TEST(EnvironmentSet, TellsAllProblems) {
   TempDir dir;
   write_rows(dir);
