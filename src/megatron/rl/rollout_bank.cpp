@@ -135,6 +135,15 @@ bool is_whole(std::string_view record) {
   return in.number<uint64_t>() == checksum.value();
 }
 
+// Where two texts begin to differ, with what stands around it.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  constexpr size_t kBefore = 40, kShown = 80;
+  const auto at =
+      static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  const size_t begin = at > kBefore ? at - kBefore : 0;
+  return {a.substr(begin, kShown), b.substr(std::min(begin, b.size()), kShown)};
+}
+
 void write_all(int file, std::string_view bytes, int64_t offset, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t count = ::pwrite(file, bytes.data(), bytes.size(), offset);
@@ -213,11 +222,12 @@ void RolloutBank::read_ledger() {
                 "rollout bank: {} is no ledger of rollouts; remove it, or give another folder by "
                 "--rl-rollout-bank-dir",
                 path());
-  require_input(
-      settings.substr(kHeaderBytes) == options_.run,
-      "rollout bank: {} was written with other settings ({}, this run has {}); remove the folder, or "
-      "give another by --rl-rollout-bank-dir",
-      options_.folder, settings.substr(kHeaderBytes), options_.run);
+  const std::string written = settings.substr(kHeaderBytes);
+  const auto [theirs, ours] = first_difference(written, options_.run);
+  require_input(written == options_.run,
+                "rollout bank: {} was written with other settings (it has '{}', this run '{}'); remove the "
+                "folder, or give another by --rl-rollout-bank-dir",
+                options_.folder, theirs, ours);
   at += static_cast<int64_t>(settings.size());
   int64_t damaged = 0;
   while (at < size) {

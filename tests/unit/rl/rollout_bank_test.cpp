@@ -177,7 +177,7 @@ TEST(RolloutBank, RefusesOthers) {
   auto options = options_of(dir);
   options.run = "seed 2";
   const std::string problem = error_of([&] { RolloutBank other(options); });
-  EXPECT_NE(problem.find("other settings"), std::string::npos) << problem;
+  EXPECT_NE(problem.find("(it has 'seed 1, group size 3', this run 'seed 2')"), std::string::npos) << problem;
   EXPECT_NE(problem.find("--rl-rollout-bank-dir"), std::string::npos) << problem;
   // What is refused is left as it is.
   EXPECT_EQ(RolloutBank(options_of(dir)).size(), 0u);
