@@ -211,7 +211,7 @@ TEST(EnvironmentSet, TellsAllProblems) {
         "entry 3 (GSM8KAgent): dataset_file: there is no file gone.jsonl",
         "answer_format: 'bold' is none of boxed, tagged",
         "format_rewrd: unknown argument; did you mean 'format_reward'?",
-        "entry 3: weight: expected a number from 0 on, got -1",
+        "entry 3: weight: expected a number from 0 to 1e9, got -1",
         "entry 4 (RemoteAgent): agent_type: RemoteAgent runs Python; use ProgramAgent",
         "entry 5 (AIMEAgent): AIMEAgent has no tasks for training; set 'evaluation_only: true'",
         "entry 6: expected a mapping",
@@ -229,6 +229,7 @@ TEST(EnvironmentSet, RefusesSetsWithoutTraining) {
   };
   const std::string one = "- {agent_type: JsonlAgent, agent_args: {dataset_file: a.jsonl}, weight: 1";
   EXPECT_EQ(read(one + "}"), "no error");
+  EXPECT_EQ(read("- {agent_type: JsonlAgent, agent_args: {dataset_file: a.jsonl}}"), "no error");  // weight 1
   EXPECT_NE(read(one + ", evaluation_only: true}").find("none can be trained on"), std::string::npos);
   EXPECT_NE(read(one + "}\n" + one + "}").find("two are called 'jsonl'; give one of them 'env_id"),
             std::string::npos);

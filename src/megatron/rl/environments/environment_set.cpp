@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -56,9 +55,9 @@ EnvironmentSet::Entry read_entry(const Json& item, const std::string& origin, co
   }
   if (only && !only->is_bool()) problems.add("{}: evaluation_only: expected true or false", origin);
   entry.evaluation_only = only && only->is_bool() && only->as_bool();
-  if (!weight || !weight->is_number() || !std::isfinite(weight->as_double()) || weight->as_double() < 0) {
-    problems.add("{}: weight: expected a number from 0 on, got {}", origin, weight ? weight->dump() : "none");
-  } else {
+  if (weight && (!weight->is_number() || !(weight->as_double() >= 0) || weight->as_double() > 1e9)) {
+    problems.add("{}: weight: expected a number from 0 to 1e9, got {}", origin, weight->dump());
+  } else if (weight) {
     entry.weight = weight->as_double();
   }
   const std::string subject = fmt::format("{} ({})", origin, type->as_string());
