@@ -25,6 +25,8 @@ void Batch::check() const {
           tokens);
   require(positions.empty() || positions.size() == tokens, "batch: {} positions for {} tokens",
           positions.size(), tokens);
+  for (const std::vector<double>& kind : values)
+    require(kind.size() == tokens, "batch: {} values for {} tokens", kind.size(), tokens);
   require(std::all_of(positions.begin(), positions.end(),
                       [&](int64_t p) { return p >= 0 && p < static_cast<int64_t>(tokens); }),
           "batch: positions are not within the {} tokens", tokens);

@@ -27,6 +27,9 @@ struct Batch {
   std::vector<int64_t> lengths;      // of the sequences packed into the rows; empty: a row is a sequence
   int64_t rows = 1;
   int64_t first = 0;  // index of its first sample in the global batch: keys dropout
+  // What an objective reads of the tokens beside their labels, such as the log-probabilities of another
+  // policy: of each kind one for every token.
+  std::vector<std::vector<double>> values;
   // Of BERT and T5: see masked_source.h. Of models with a vision tower: `pixels`, fp32, a patch in a row, and
   // `image_grids`, int64 [images, 3]: the PatchGrid of each, in the order of the text.
   std::map<std::string, Tensor> extra;

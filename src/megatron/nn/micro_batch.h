@@ -21,6 +21,7 @@ struct MtpTokens {
 struct MicroBatch {
   Tensor ids, labels;  // int64 [tokens]
   Tensor weights;      // [tokens]: of each token's loss in the loss of the step; stride 0 where all are alike
+  Tensor values;       // [kinds, tokens], as in Batch::values, of the dtype of losses; undefined: none
   SeqInfo seq;
   std::vector<MtpTokens> mtp;
   // As in Batch::extra: int64, and of the model's dtype `pixels`. `image_rows`, int64 [tokens of this rank]:

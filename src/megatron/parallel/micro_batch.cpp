@@ -31,11 +31,24 @@ struct Held {
     if (all.empty()) return ctx.full({1}, dtype, factor).expand(shape);
     return dtype == DType::F64 ? scaled<double>(all, factor) : scaled<float>(all, factor);
   }
+  // [kinds, tokens].
+  Tensor values(const std::vector<std::vector<double>>& all, DType dtype) const {
+    if (all.empty()) return {};
+    return dtype == DType::F64 ? rows<double>(all) : rows<float>(all);
+  }
 
  private:
   template <class T>
   Tensor sent(const std::vector<T>& values) const {
     return sent_to_device(ctx, values.data(), shape, dtype_of<T>(), copies);
+  }
+  template <class T>
+  Tensor rows(const std::vector<std::vector<double>>& all) const {
+    std::vector<T> own;
+    own.reserve(all.size() * tokens.size());
+    for (const std::vector<double>& kind : all)
+      for (int64_t token : tokens) own.push_back(static_cast<T>(kind[static_cast<size_t>(token)]));
+    return sent_to_device(ctx, own.data(), {std::ssize(all), shape[0]}, dtype_of<T>(), copies);
   }
   template <class T>
   Tensor scaled(const std::vector<float>& all, double factor) const {
@@ -101,6 +114,7 @@ MicroBatch to_device(RankContext& ctx, const Batch& batch, const ContextParallel
   if (needs.labels) {
     result.labels = held.labels(batch.labels);
     result.weights = held.weights(batch.weights, factors.label, dtype);
+    result.values = held.values(batch.values, dtype);
   }
   const double main = factors.label * batch.label_weight();  // of this micro-batch's mean loss
   for (const std::string& name : needs.extra) result.extra[name] = extra_on_device(ctx, batch, name, copies);
