@@ -7,6 +7,7 @@
 show    each configuration as it is: `megatron config show` accepts it whole
 train   scaled down (short sequences, narrow layers, the same layout, data and features): three iterations with finite losses
 resume  train, stopped after two of four iterations and started again: the metrics of the run that was not stopped, bitwise
+rl      the cases of reinforcement learning: two iterations on prompts whose answers are rewarded, with finite losses and rewards
 infer   the inference cases: a scaled checkpoint is trained for one iteration, then `generate` with the case's flags gives as many
         tokens as asked for, the same as without the engine's options (greedy, or drawn by the same seed where the case samples)
 
@@ -170,6 +171,26 @@ def infer(d, where, ranks):
     return None if texts[0] == texts[1] else ["the engine's options change tokens"]
 
 
+def rl(d, where, ranks):
+    """None, or what went wrong."""
+    d = scaled(d, 2)
+    d.pop("--load", None)
+    with open(f"{where}/tasks.jsonl", "w") as tasks:
+        tasks.writelines(json.dumps({"prompt": f"{i} 7", "answer": "[02468]"}) + "\n" for i in range(16))
+    with open(f"{where}/environments.yaml", "w") as environments:
+        environments.write(f"- agent_type: JsonlAgent\n  agent_args: {{dataset_file: {where}/tasks.jsonl, rule: regex}}\n  weight: 1\n")
+    d["--langrl-env-config"], d["--rl-prompts-per-eval"] = [f"{where}/environments.yaml"], ["4"]
+    d["--train-iters"] = ["2"]
+    d.setdefault("--lr-decay-style", ["constant"])
+    m = f"{where}/m.jsonl"
+    rc, _, err = megatron(["pretrain", *flat(d), *ranks, "--metrics", m])
+    if rc:
+        return why(err)
+    got = rows(m)
+    fine = all(math.isfinite(r["lm_loss"]) and 0 <= r["rl/mean_reward"] <= 1 and r["rl/mean_answer_tokens"] >= 1 for r in got.values())
+    return None if len(got) == 2 and fine else [f"{len(got)} of 2 iterations: {list(got.values())}"]
+
+
 def flat(d):
     return [x for k, v in d.items() for x in (k, *v)]
 
@@ -191,11 +212,12 @@ def why(err):
     return lines or ["no message"]
 
 
+MODES = {"infer": ("inference",), "rl": ("rl",)}
 results, reasons = {}, collections.Counter()
 for case in json.load(open(o.cases)):
     if LISTED is not None and case["name"] not in LISTED:
         continue
-    if o.only not in case["name"] or not case["args"] or case["mode"] not in (("inference",) if o.stage == "infer" else ("", "pretraining")):
+    if o.only not in case["name"] or not case["args"] or case["mode"] not in MODES.get(o.stage, ("", "pretraining")):
         continue
     where = f"{TMP}/{len(results)}"
     os.makedirs(where)
@@ -206,6 +228,8 @@ for case in json.load(open(o.cases)):
         problem = None if rc == 0 else why(err)
     elif o.stage == "infer":
         problem = infer(d, where, ranks)
+    elif o.stage == "rl":
+        problem = rl(d, where, ranks)
     else:
         iters = 4 if o.stage == "resume" else 3
         d = scaled(d, iters)

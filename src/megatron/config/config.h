@@ -13,6 +13,7 @@
 #include "megatron/config/schema/optimizer_config.h"
 #include "megatron/config/schema/parallel_config.h"
 #include "megatron/config/schema/precision_config.h"
+#include "megatron/config/schema/rl_config.h"
 #include "megatron/config/schema/run_config.h"
 #include "megatron/config/schema/tokenizer_config.h"
 #include "megatron/config/schema/train_config.h"
@@ -43,6 +44,7 @@ struct Config {
   InProcessRestartConfig inprocess_restart;
   InferenceConfig inference;
   DistillConfig distill;
+  RlConfig rl;
   RunConfig run;
 
   Json to_json() const;  // {"model": {"num_layers": 2, ...}, "train": {...}, ...}

@@ -68,9 +68,9 @@ TEST(Catalog, CompatKeysAreNoSettings) {
 }
 
 TEST(Catalog, SwitchesOfCompatHaveTheirOppositeToo) {
-  EXPECT_TRUE(find_compat_flag("--rl-use-sequence-packing").on);
-  EXPECT_FALSE(find_compat_flag("--no-rl-use-sequence-packing").on);
-  EXPECT_FALSE(find_compat_flag("--disable_rl_use_sequence_packing").on);
+  EXPECT_TRUE(find_compat_flag("--rl-persist-cuda-graphs").on);
+  EXPECT_FALSE(find_compat_flag("--no-rl-persist-cuda-graphs").on);
+  EXPECT_FALSE(find_compat_flag("--disable_rl_persist_cuda_graphs").on);
   EXPECT_FALSE(find_compat_flag("--no-initialization").on);
   EXPECT_EQ(find_compat_flag("--no-manual-gc").row, nullptr);  // a row without a default has its flags alone
 }
@@ -79,12 +79,12 @@ TEST(Catalog, DefaultsOfCompatAreRecognised) {
   const auto is_default = [](const char* key, const Json& value) {
     return find_compat_key(key)->is_default(value);
   };
-  EXPECT_TRUE(is_default("rl.grpo_clamp_eps_lower", 0.01));
-  EXPECT_FALSE(is_default("rl.grpo_clamp_eps_lower", 0.02));
+  EXPECT_TRUE(is_default("model.moe_paged_stash_buffer_size_factor_cuda", 1.1));
+  EXPECT_FALSE(is_default("model.moe_paged_stash_buffer_size_factor_cuda", 1.2));
   EXPECT_TRUE(is_default("model.mlp_chunks_for_training", int64_t{1}));
   EXPECT_TRUE(is_default("inference.mamba_inference_conv_states_dtype", "torch.bfloat16"));
   EXPECT_TRUE(is_default("peft.target_modules", Json::array()));
-  EXPECT_TRUE(is_default("rl.perform_rl_step", Json()));
+  EXPECT_TRUE(is_default("rl.rl_profile", Json()));
   EXPECT_FALSE(is_default("model.masked_softmax_fusion", true));
 }
 
@@ -200,8 +200,9 @@ TEST(Catalog, ExplainsEverySettingAndFlag) {
     for (const std::string& flag : words_of(row.flags))
       EXPECT_NE(explain_setting(flag.substr(flag[0] == '!')), "") << flag;
   EXPECT_EQ(
-      explain_setting("rl.perform_rl_step"),
-      "rl.perform_rl_step\n  not available yet in this build: reinforcement learning\n  default:  false\n");
+      explain_setting("model.cpu_offloading_weights"),
+      "model.cpu_offloading_weights\n  not available yet in this build: offloaded weights, offload by stage\n"
+      "  default:  false\n");
   EXPECT_NE(explain_setting("rl").find("rl.grpo_group_size"), std::string::npos);
   EXPECT_NE(explain_setting("moe_router_topk").find("needs:    --num-experts"), std::string::npos);
 }

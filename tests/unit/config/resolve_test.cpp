@@ -180,15 +180,15 @@ TEST(Resolve, UpcyclingIsNoMatterOfTheCheckpoint) {
 TEST(Resolve, AFeatureThatIsNotBuiltIsRefused) {
   // Whichever features come to act, this holds for the rest of the table: found through the table itself.
   try {
-    resolve_words({"--perform-rl-step"}, {.purpose = Purpose::inspect});
+    resolve_words({"--peft", "lora"}, {.purpose = Purpose::inspect});
     SUCCEED();
   } catch (const Refused& refused) {
     ASSERT_EQ(refused.problems().size(), 1u);
     EXPECT_EQ(refused.problems()[0].text(),
-              "rl.perform_rl_step = true (--perform-rl-step): not available yet in this build: reinforcement "
-              "learning; leave it out");
+              "peft.scheme = lora (--peft lora): not available yet in this build: adapters; leave it out");
   }
-  EXPECT_NO_THROW(resolve_words({"--grpo-group-size", "2"}, {.purpose = Purpose::inspect}));  // its default
+  EXPECT_NO_THROW(
+      resolve_words({"--fp8-multi-head-attention=false"}, {.purpose = Purpose::inspect}));  // its default
 }
 
 TEST(Resolve, CommandFlagsAreKeptApart) {

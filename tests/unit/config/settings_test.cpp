@@ -68,7 +68,8 @@ TEST(Settings, WhatActsIsRead) {
       "checkpoint.use_checkpoint_args",
       "checkpoint.use_mp_args_from_checkpoint_args",
       "model.group_query_attention",
-      "distill.export_kd_cfg",  // a file of the other settings of its section
+      "rl.rl_partial_rollouts",  // allows a lag
+      "distill.export_kd_cfg",   // a file of the other settings of its section
       "dataset.seq_length",
       "tokenizer.vocab_size",
       "tokenizer.padded_vocab_size",

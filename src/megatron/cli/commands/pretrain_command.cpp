@@ -2,6 +2,7 @@
 
 #include "megatron/cli/commands/layout_conversion.h"
 #include "megatron/config/help.h"
+#include "megatron/rl/rl_data.h"
 #include "megatron/training/run/run.h"
 
 namespace megatron {
@@ -15,7 +16,8 @@ std::string help(std::string_view command, std::string_view what) {
       "\n"
       "data:  --data-path PREFIX (.bin/.idx; weights and prefixes blend), --mock-data,\n"
       "       --sft --data-path FILE.jsonl, or --replay FILE.safetensors:KEY\n"
-      "       (tokens [iterations, global batch, length + 1])\n"
+      "       (tokens [iterations, global batch, length + 1]); or rewards of answers:\n"
+      "       --perform-rl-step --langrl-env-config FILE.yaml (docs/rl.md)\n"
       "ranks: --ranks N, threads of this process, or of each that mpirun, torchrun\n"
       "       or srun started; --tensor-model-parallel-size and the like divide them\n"
       "files: --save DIR --save-interval N, --load DIR (a run goes on where its newest\n"
@@ -40,6 +42,7 @@ int train(Invocation& invocation, bool needs_weights) {
   spec.needs_weights = needs_weights;
   spec.log = invocation.log;
   spec.out = invocation.out;
+  spec.live_data = rl::rollout_data();
   return run(spec).exit_code();
 }
 

@@ -52,6 +52,8 @@ std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
          "leave it out");
   add_if(config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed,
          "delayed scaling moves on by the host", "use --fp8-recipe tensorwise");
+  add_if(config.rl.perform_rl_step, "a captured step reads no advantages",
+         "leave it out, or leave out --perform-rl-step");
   add_if(config.distill.has_teacher(), "a captured step asks no teacher",
          "leave it out, or leave out --export-kd-teacher-load");
   return list;

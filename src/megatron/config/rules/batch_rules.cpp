@@ -152,7 +152,7 @@ void one_data_source(ConfigBuilder& builder) {
     if (!first) first = key;
     flags.emplace_back(flag);
   }
-  if (flags.empty() && builder.purpose == Purpose::training)
+  if (flags.empty() && builder.purpose == Purpose::training && !builder.config.rl.perform_rl_step)
     builder.reject("dataset.data_path", "there is nothing to train on",
                    "give --data-path PREFIX or --mock-data or --replay FILE:KEY");
   if (flags.size() > 1)
@@ -178,7 +178,7 @@ constexpr Rule kBatchRules[] = {
     {"warmup_fits", "scheduler.lr_*", "parts of the schedule fit into it", warmup_fits},
     {"one_data_source",
      "dataset.mock_data dataset.replay dataset.data_* dataset.train_data_path "
-     "dataset.per_split_data_args_path dataset.dataset_root",
+     "dataset.per_split_data_args_path dataset.dataset_root rl.perform_rl_step",
      "training data come from one source", one_data_source},
 };
 

@@ -11,7 +11,8 @@ std::vector<Rule> all_rules() {
   std::vector<Rule> all;
   for (std::span<const Rule> rules :
        {parallel_rules(), nonuniform_rules(), pipeline_rules(), model_rules(), moe_rules(), batch_rules(),
-        precision_rules(), run_rules(), data_rules(), masked_rules(), vision_rules(), distill_rules()})
+        precision_rules(), run_rules(), data_rules(), masked_rules(), vision_rules(), distill_rules(),
+        rl_rules()})
     all.insert(all.end(), rules.begin(), rules.end());
   return all;
 }

@@ -91,7 +91,14 @@ CONDITION(records_memory, "--record-memory-history", c.profiling.record_memory_h
 CONDITION(asks_teacher, "--export-kd-teacher-load", c.distill.has_teacher())
 CONDITION(adds_lm_loss, "--export-kd-teacher-load and distill.skip_lm_loss=false",
           c.distill.has_teacher() && !c.distill.skip_lm_loss)
-CONDITION(generates, "megatron generate or megatron serve", (static_cast<void>(c), false))
+CONDITION(learns_from_rewards, "--perform-rl-step", c.rl.perform_rl_step)
+CONDITION(corrects_sampling, "--perform-rl-step and --rl-inference-logprobs-is-correction",
+          c.rl.perform_rl_step && c.rl.rl_inference_logprobs_is_correction)
+CONDITION(packs_answers, "--perform-rl-step and --rl-use-sequence-packing",
+          c.rl.perform_rl_step && c.rl.rl_use_sequence_packing)
+CONDITION(keeps_answers, "--perform-rl-step and --rl-durable-rollout-bank",
+          c.rl.perform_rl_step && c.rl.rl_durable_rollout_bank)
+CONDITION(generates, "megatron generate, megatron serve or --perform-rl-step", c.rl.perform_rl_step)
 #undef CONDITION
 // clang-format on
 

@@ -92,9 +92,13 @@ class ConsoleLog final : public Callback {
   // Framed by dashes, as Megatron-LM does.
   void evaluation(const EvaluationReport& report) {
     const std::string set = report.set == "validation" ? "" : fmt::format(" on {} set", report.set);
-    const std::string line =
+    std::string line =
         fmt::format(" validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
                     report.iteration, set, report.loss, std::exp(std::min(20.0, report.loss)));
+    if (!report.terms.empty()) {
+      line = fmt::format(" validation at iteration {}{} | ", report.iteration, set);
+      for (const LossTerm& term : report.terms) line += fmt::format("{}: {:.6E} | ", term.name, term.value);
+    }
     const std::string dashes(line.size() + 1, '-');
     print(fmt::format("{0}\n{1}\n{0}\n", dashes, line));
   }

@@ -108,6 +108,8 @@ class TensorBoardLog final : public Callback {
     iteration_ = report.iteration;
     samples_ = view.state.consumed_samples;
     const std::string set = report.set == "validation" ? "" : "-" + report.set;
+    for (const LossTerm& term : report.terms) both(term.name + set, term.value);
+    if (!report.terms.empty()) return;
     both("lm loss validation" + set, report.loss);
     if (view.config.logger.log_validation_ppl_to_tensorboard)
       both("lm loss validation ppl" + set, std::exp(std::min(20.0, report.loss)));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/datasets/images/mock_images.h"
+#include "megatron/models/objectives/grpo_objective.h"
 
 namespace megatron {
 namespace {
@@ -40,6 +41,8 @@ std::vector<Batch> blank_batches(const Config& config, int64_t count) {
   const int64_t own = model.model_type == ModelType::t5 ? model.decoder_seq_length : length;
   batch.ids.assign(static_cast<size_t>(rows * own), 0);
   batch.labels = batch.ids;
+  if (config.rl.perform_rl_step)
+    batch.values.assign(GrpoValues::count, std::vector<double>(batch.ids.size()));
   if (model.model_type == ModelType::bert) {
     batch.extra["token_types"] = batch.extra["padding_mask"] = host_ones({rows, length});
     batch.extra["is_random"] = host_ones({rows});

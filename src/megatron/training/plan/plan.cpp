@@ -46,6 +46,9 @@ RankPlan plan_rank(const Config& config, const ParallelSizes& sizes, const Pipel
   plan.pipeline_rank = parallel.rank(Axis::pp);
   log->by_group.clear();  // what sets the groups up is no part of a step
   RankTrainer trainer(ctx, config, parallel, dtype, options);
+  std::optional<Teacher> reference;  // beside the model that learns from rewards
+  if (config.rl.has_reference())
+    reference.emplace(ctx, teacher_config(config, config.model), parallel, dtype);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
     plan.chunks.push_back(model_slice(config, shape, plan.pipeline_rank, chunk));
   for (const Parameter* parameter : trainer.parameters())

@@ -17,6 +17,7 @@ struct EvaluationReport {
   std::string set;  // "validation", "test", or the name of one of several validation sets
   int64_t iteration = 0, batches = 0;
   double loss = 0;
+  std::vector<LossTerm> terms = {};  // what an evaluation of live data tells in place of the loss
 };
 
 enum class RunEvent {

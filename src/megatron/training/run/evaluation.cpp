@@ -11,9 +11,19 @@ bool Evaluation::is_due(int64_t iteration) const {
          iteration >= validation.start_eval_at_iter;
 }
 
-void Evaluation::validate() {
+void Evaluation::validate(LiveData* live) {
   const ValidationConfig& validation = run_.config.validation;
   TrainState& state = announcer_.view().state;
+  if (live) {
+    announcer_.announce(RunEvent::eval_start);
+    const EvaluationReport report{
+        .set = "validation", .iteration = state.iteration, .terms = live->evaluate()};
+    announcer_.view().evaluation = &report;
+    announcer_.announce(RunEvent::eval_end);
+    announcer_.view().evaluation = nullptr;
+    validated_ = state.iteration;
+    return;
+  }
   const int64_t batch = evaluation_batch(run_.config);
   for (const NamedSource& set : run_.data.validation) {
     const int64_t samples = set.source->samples();  // -1: endless
@@ -32,10 +42,10 @@ void Evaluation::validate() {
   validated_ = state.iteration;
 }
 
-void Evaluation::finish() {
+void Evaluation::finish(LiveData* live) {
   const ValidationConfig& validation = run_.config.validation;
   if (validation.eval_interval == 0) return;
-  if (validated_ != announcer_.view().state.iteration) validate();
+  if (validated_ != announcer_.view().state.iteration) validate(live);
   if (run_.data.test && validation.eval_iters > 0)
     evaluate({"test", run_.data.test}, validation.eval_iters, 0, RunEvent::test_start, RunEvent::test_end);
 }

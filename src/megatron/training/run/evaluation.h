@@ -17,9 +17,10 @@ class Evaluation {
   bool is_due(int64_t iteration) const;
   // Each validation goes on where the last one ended; a full one, and one for which too few samples are left,
   // begins anew. A signal gives it up.
-  void validate();
+  // Live data evaluates itself, and has no sets.
+  void validate(LiveData* live = nullptr);
   // At the end of the run: what was not validated yet, and the test set.
-  void finish();
+  void finish(LiveData* live = nullptr);
 
  private:
   bool evaluate(const NamedSource& set, int64_t rounds, int64_t begin, RunEvent start, RunEvent end);

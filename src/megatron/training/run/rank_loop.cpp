@@ -29,6 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kRunGib = 1 << 30;
+constexpr const char* kLiveData = "live_data";  // in TrainState::user
 
 // The step that the phase of an iteration began behind; 0 in the first one. Batches have one size throughout.
 int64_t last_transition(const TrainConfig& train, int64_t iteration) {
@@ -95,15 +96,21 @@ class RankLoop {
     first_ = state_.iteration;
     recovery_.keep(checkpoints_, state_);
     tell(rerun_.restore(std::exchange(state_.rerun, {})));
+    if (run_.live_data) {
+      const Json* kept = state_.user.is_object() ? state_.user.find(kLiveData) : nullptr;
+      live_ =
+          run_.live_data(run_, view_, kept ? *kept : Json(), [this](const std::string& what) { tell(what); });
+    }
     announce_with_timers(RunEvent::train_start, 1);
     RunEnd end;
     if (!config_.validation.skip_train) end = train();
     tell(rerun_.summary());
     timeouts_.begin(SectionTimeouts::Section::checkpointing);
+    keep_live_data();
     checkpoints_.finish(state_);
     timeouts_.finish(first_ > 0 && !recovery_.from_memory());
     end.saved = !config_.checkpoint.save.empty();
-    if (end.reason == RunEnd::Reason::finished) evaluation_.finish();
+    if (end.reason == RunEnd::Reason::finished) evaluation_.finish(live_.get());
     announcer_.announce(RunEvent::train_end);
     end.state = state_;
     const bool told_to = end.reason == RunEnd::Reason::duration || end.reason == RunEnd::Reason::preempted ||
@@ -175,9 +182,22 @@ class RankLoop {
     view_.timers = nullptr;
   }
 
+  void keep_live_data() {
+    if (live_ && !config_.checkpoint.save.empty()) state_.user[kLiveData] = live_->state();
+  }
+
+  // The checkpoint of this iteration is there, or on its way.
+  void saved() {
+    announcer_.announce(RunEvent::save);
+    const bool on_its_way = config_.checkpoint.async_save;
+    if (live_ && (!on_its_way || saved_ > 0)) live_->saved(on_its_way ? saved_ : state_.iteration);
+    saved_ = state_.iteration;
+  }
+
   void save() {
+    keep_live_data();
     timeouts_.begin(SectionTimeouts::Section::checkpointing);
-    if (checkpoints_.save(state_)) announcer_.announce(RunEvent::save);
+    if (checkpoints_.save(state_)) saved();
   }
 
   // Which kernels attention took, once per shape.
@@ -222,9 +242,12 @@ class RankLoop {
     const bool slow = own[6] > 0 && tell_about_stragglers() && config_.logger.stop_if_straggler;
     view_.save_requested = false;
     checkpoints_.poll();
-    if (checkpoints_.saves_at(state_) || own[5] > 0) timeouts_.begin(SectionTimeouts::Section::checkpointing);
+    if (checkpoints_.saves_at(state_) || own[5] > 0) {
+      keep_live_data();
+      timeouts_.begin(SectionTimeouts::Section::checkpointing);
+    }
     if (own[5] == 0 && checkpoints_.save_at_interval(state_))
-      announcer_.announce(RunEvent::save);
+      saved();
     else if (own[3] + own[5] > 0 && !config_.checkpoint.save.empty())
       save();
     const int64_t every = config_.train.exit_interval;
@@ -262,7 +285,7 @@ class RankLoop {
   void evaluate_at_interval() {
     if (!evaluation_.is_due(state_.iteration)) return;
     timeouts_.begin(SectionTimeouts::Section::evaluation);
-    evaluation_.validate();
+    evaluation_.validate(live_.get());
   }
 
   // Counts the towers' FLOPs of all replicas as if each had images like this one's.
@@ -287,16 +310,18 @@ class RankLoop {
           config_.train.phase_transition_iterations.empty()
               ? state_.consumed_samples
               : (state_.iteration - last_transition(config_.train, state_.iteration)) * batch;
-      return run_.data.train->shared_step({state_.iteration, consumed, own, batch});
+      const StepRequest request{state_.iteration, consumed, own, batch};
+      if (live_) return std::make_shared<const std::vector<Batch>>(live_->step(request));
+      return run_.data.train->shared_step(request);
     }();
+    const int64_t all_batches = live_ ? 0 : shares.batches();
     const double waited = seconds_since(start);
     // The rate of an iteration is that of the samples learned from before it.
     const Rates rates = schedule_.at(state_.scheduled_samples());
     Gradients gradients;
     const auto compute = [&] {
       dumps_.before_passes(state_.iteration + 1);
-      gradients =
-          trainer_.gradients(ctx_, *batches, {.iteration = state_.iteration, .batches = shares.batches()});
+      gradients = trainer_.gradients(ctx_, *batches, {.iteration = state_.iteration, .batches = all_batches});
     };
     const bool frozen = config_.train.freeze_all_layers;  // then there is nothing but the loss
     if (!frozen) compute();
@@ -317,9 +342,10 @@ class RankLoop {
     if (!frozen) dumps_.after_gradients(state_.iteration + 1);
     const RankTrainer::BeforeChange before = before_change();
     if (frozen && before) before({});
-    const StepReport step =
-        frozen ? StepReport{.loss = trainer_.evaluate(ctx_, *batches, shares.batches()), .terms = {}}
-               : trainer_.update(ctx_, gradients, rates, before);
+    StepReport step = frozen ? StepReport{.loss = trainer_.evaluate(ctx_, *batches, all_batches), .terms = {}}
+                             : trainer_.update(ctx_, gradients, rates, before);
+    if (live_)
+      for (LossTerm& term : live_->terms()) step.terms.push_back(std::move(term));
     ++state_.iteration;
     require_finite(ctx_, world_, trainer_, config_, state_.iteration, step);
     dumps_.after_update(state_.iteration);
@@ -386,9 +412,9 @@ class RankLoop {
     const bool small = held < kRunGib;
     const double unit = small ? kRunGib / 1024 : kRunGib;
     tell(fmt::format(
-        "memory: a rank held {:.3f} {} at most, of {:.3f} planned ({:+.1f} %); rank 0 reserved {:.3f}",
+        "memory: a rank held {:.3f} {} at most, of {:.3f} planned ({:+.1f} %){}; rank 0 reserved {:.3f}",
         held / unit, small ? "MiB" : "GiB", run_.planned_bytes / unit, 100 * (held / run_.planned_bytes - 1),
-        static_cast<double>(memory.reserved) / unit));
+        live_ ? " for training, answers aside" : "", static_cast<double>(memory.reserved) / unit));
   }
 
   RankContext& ctx_;
@@ -413,7 +439,9 @@ class RankLoop {
   RerunMachine rerun_;
   SectionTimeouts timeouts_;
   TensorDumps dumps_;
+  std::unique_ptr<LiveData> live_;           // null: data is read
   int64_t first_ = 0, iterations_here_ = 0;  // where this process began; iterations it made
+  int64_t saved_ = 0;                        // the iteration of the last checkpoint
   int64_t timed_ = 0;                        // iterations since timers were told
   std::optional<StragglerDetector> stragglers_;
   size_t attention_told_ = 0;

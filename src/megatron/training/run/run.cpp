@@ -7,6 +7,7 @@
 #include "megatron/base/atomic_file.h"
 #include "megatron/base/cache_folder.h"
 #include "megatron/base/error.h"
+#include "megatron/base/refuse.h"
 #include "megatron/base/writable_folder.h"
 #include "megatron/bridge/auto_bridge.h"
 #include "megatron/bridge/hf_settings.h"
@@ -196,8 +197,13 @@ RunEnd run(const RunSpec& spec) {
   const Config& config = resolved.config;
   check_ranks(config);
   check_places(spec, config, place);
+  const bool live = config.rl.perform_rl_step;
+  require_input(!live || spec.live_data, "--perform-rl-step: this program has no environments; leave it out");
   TrainingRun run = training_run(config, world_of(config, place),
-                                 spec.data ? spec.data(config) : run_data(config, spec.log));
+                                 live        ? no_data(config)
+                                 : spec.data ? spec.data(config)
+                                             : run_data(config, spec.log));
+  if (live) run.live_data = spec.live_data;
   run.start = start;
   if (const std::string& notice = config.ft.preemption_file; !notice.empty())
     run.old_notice = write_time(notice);

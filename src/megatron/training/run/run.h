@@ -22,6 +22,7 @@ struct RunSpec {
   std::shared_ptr<const AutoBridge> hf = {};              // where weights begin; null: at random
   bool needs_weights = false;                             // a run that would begin at random is refused
   std::function<RunData(const Config&)> data = {};        // empty: what the configuration names
+  LiveDataMaker live_data = {};                           // for runs that learn from their own answers
   TrainerOptions trainer = {};                            // an objective, adapters, frozen weights
   std::vector<std::shared_ptr<Callback>> callbacks = {};  // beside those that the configuration asks for
   RestartPolicy restart = {};                             // with --inprocess-restart

@@ -144,12 +144,28 @@ RunData configured_data(const Config& config, const Log& log) {
 
 }  // namespace
 
-RunData run_data(const Config& config, const Log& log) {
+namespace {
+
+void check_vocabulary(const Config& config) {
   if (config.model.vocab_size == 0)
     throw ConfigError(
         "model.vocab_size: nothing says how many tokens the vocabulary has; give --vocab-size N, a tokenizer "
         "(--tokenizer-type), or --hf DIR");
   check_checkpoint_vocabulary(config);
+}
+
+}  // namespace
+
+RunData no_data(const Config& config) {
+  check_vocabulary(config);
+  return {.train = token_source(config.model.seq_length, -1,
+                                [](int64_t, int64_t, int64_t) -> std::vector<int64_t> {
+                                  fail("training data: this run makes its own");
+                                })};
+}
+
+RunData run_data(const Config& config, const Log& log) {
+  check_vocabulary(config);
   RunData data = configured_data(config, log);
   constexpr int kStepsAhead = 2;
   data.train = prefetched(std::move(data.train), kStepsAhead, static_cast<int>(config.dataset.num_workers));

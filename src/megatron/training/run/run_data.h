@@ -47,4 +47,7 @@ int64_t evaluation_batch(const Config& config);  // sequences in a batch of an e
 // `log` is told what is odd about the data while it is read.
 RunData run_data(const Config& config, const Log& log = Log());
 
+// Of a run that makes its data itself: rows of --seq-length, which are never read.
+RunData no_data(const Config& config);
+
 }  // namespace megatron

@@ -9,6 +9,7 @@
 #include "megatron/base/interruption.h"
 #include "megatron/training/run/batch_schedule.h"
 #include "megatron/training/run/callback.h"
+#include "megatron/training/run/live_data.h"
 #include "megatron/training/run/run_data.h"
 #include "megatron/training/run/teacher_source.h"
 
@@ -27,6 +28,7 @@ struct TrainingRun {
   std::string cache;      // the folder of what runs leave to later ones; "": the first rank leaves nothing
   TeacherSource teacher;  // where the weights of trainer.teacher come from
   TrainerOptions trainer;
+  LiveDataMaker live_data;  // empty: `data` is all
   std::vector<std::shared_ptr<Callback>> callbacks;
   std::shared_ptr<const Interruption> interruption;  // null: signals are not looked at
   std::shared_ptr<RestartState> restart;             // null: a fault ends the run

@@ -7,6 +7,7 @@
 #include "megatron/config/resolve/captured_step.h"
 #include "megatron/models/objectives/bert_objective.h"
 #include "megatron/models/objectives/distillation_objective.h"
+#include "megatron/models/objectives/grpo_objective.h"
 #include "megatron/models/objectives/lm_objective.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/optimizer/update_gate.h"
@@ -126,6 +127,11 @@ std::unique_ptr<Objective> RankTrainer::make_objective(const TrainerOptions& opt
                 "--export-kd-teacher-load: the program has an objective of its own, which asks no teacher; "
                 "leave it out");
   if (options.objective) return options.objective(config_);
+  if (const RlConfig& rl = config_.rl; rl.perform_rl_step)
+    return std::make_unique<GrpoObjective>(GrpoOptions{.clamp_lower = rl.grpo_clamp_eps_lower,
+                                                       .clamp_upper = rl.grpo_clamp_eps_upper,
+                                                       .kl_beta = rl.grpo_kl_beta,
+                                                       .entropy_weight = rl.grpo_entropy_term_weight});
   if (teacher_) {
     const DistillConfig& distill = config_.distill;
     return std::make_unique<DistillationObjective>(

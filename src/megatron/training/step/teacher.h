@@ -21,6 +21,7 @@ class Teacher {
 
   std::vector<Parameter*> parameters() { return model_.parameters(); }
   void initialize(RankContext& ctx, uint64_t seed);
+  Model& model() { return model_; }
   Head* head() { return model_.head(); }  // null: another rank's
 
   // What the last layer makes of each micro-batch, where this rank has the head; of all of them before the
