@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <sstream>
 
 #include "megatron/base/error.h"
@@ -23,16 +24,19 @@ class EvenNumbers final : public Environment {
   int64_t validation_size() const override { return 4; }
   RolloutTask validation_task(int64_t index) const override { return task(index); }
   double reward(const RolloutTask&, const RolloutResponse& response) const override {
+    ++rewarded;
     std::istringstream words(response.text);
     double even = 0, count = 0;
     for (int number; words >> number; ++count) even += number % 2 == 0;
     return count > 0 ? even / count : 0;
   }
+
+  mutable std::atomic<int64_t> rewarded = 0;
 };
 
-std::shared_ptr<const EnvironmentSet> even_numbers() {
+std::shared_ptr<const EnvironmentSet> set_of(std::shared_ptr<const Environment> environment) {
   return std::make_shared<const EnvironmentSet>(
-      std::vector<EnvironmentSet::Entry>{{.environment = std::make_shared<const EvenNumbers>()}});
+      std::vector<EnvironmentSet::Entry>{{.environment = std::move(environment)}});
 }
 
 constexpr std::string_view kRun =
@@ -64,10 +68,11 @@ struct Steps : Callback {
   std::vector<std::vector<LossTerm>> evaluations;
 };
 
-Steps steps_of(const std::string& flags) {
+Steps steps_of(const std::string& flags,
+               std::shared_ptr<const EvenNumbers> environment = std::make_shared<const EvenNumbers>()) {
   auto steps = std::make_shared<Steps>();
   RunSpec spec = run_spec(std::string(kRun) + flags);
-  spec.live_data = rollout_data(even_numbers());
+  spec.live_data = rollout_data(set_of(std::move(environment)));
   spec.callbacks = {steps};
   spec.log = Log(LogLevel::error);
   spec.out = nullptr;
@@ -90,10 +95,10 @@ TEST(RlRun, LearnsWhatIsRewarded) {
   EXPECT_GT(steps.term(25, "rl/kl_term"), 1e-2);
 }
 
-// Whatever the layout, the same prompts are answered alike, and the same is learned from them.
+// Whatever the layout, the same prompts are answered alike, and the same is learned from them; the third
+// iteration has answers of the weights behind the second.
 TEST(RlRun, LayoutsAgree) {
-  const std::string flags =
-      "--train-iters 2 --lr 1e-3 --eval-interval 0 --grpo-iterations 2 --global-batch-size 8 ";
+  const std::string flags = "--train-iters 3 --lr 1e-2 --eval-interval 0 --global-batch-size 8 ";
   const Steps one = steps_of(flags);
   EXPECT_NE(one.term(2, "rl/pi_over_pi_old"), 1);
   for (const char* layout :
@@ -104,7 +109,7 @@ TEST(RlRun, LayoutsAgree) {
         "--rl-use-sequence-packing"}) {
     SCOPED_TRACE(layout);
     const Steps other = steps_of(flags + layout);
-    for (const int64_t iteration : {1, 2}) {
+    for (const int64_t iteration : {1, 2, 3}) {
       EXPECT_NEAR(other.losses.at(iteration), one.losses.at(iteration), 2e-5);
       EXPECT_NEAR(other.norms.at(iteration), one.norms.at(iteration), 1e-4 * one.norms.at(iteration));
       ASSERT_EQ(other.terms.at(iteration).size(), one.terms.at(iteration).size());
@@ -152,6 +157,24 @@ TEST(RlRun, FiltersGroupsOfOneReward) {
       "--seq-length 5 ";
   EXPECT_GT(steps_of(flags).term(1, "rl/groups_of_one_reward"), 0);
   EXPECT_EQ(steps_of(flags + "--grpo-filter-groups-with-same-reward").term(1, "rl/groups_of_one_reward"), 0);
+}
+
+// A run that was killed before its first checkpoint finds its answers in the bank, and makes others anew.
+TEST(RlRun, TakesAnswersFromTheBank) {
+  megatron::testing::TempDir place;
+  const std::string flags = fmt::format(
+      "--lr 1e-2 --lr-decay-style constant --eval-interval 0 --ranks 2 --rl-durable-rollout-bank "
+      "--rl-rollout-bank-dir {} ",
+      place.path());
+  const auto first = std::make_shared<const EvenNumbers>(), second = std::make_shared<const EvenNumbers>();
+  const Steps killed = steps_of(flags + "--train-iters 2", first),
+              again = steps_of(flags + "--train-iters 3", second);
+  EXPECT_EQ(first->rewarded, 2 * 16);
+  EXPECT_EQ(second->rewarded, 16);
+  for (const int64_t iteration : {1, 2}) {
+    EXPECT_EQ(again.norms.at(iteration), killed.norms.at(iteration));
+    EXPECT_EQ(again.terms.at(iteration), killed.terms.at(iteration));
+  }
 }
 
 TEST(RlRun, RefusesWithAdvice) {
