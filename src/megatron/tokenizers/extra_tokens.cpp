@@ -1,6 +1,10 @@
 #include "megatron/tokenizers/extra_tokens.h"
 
 #include <algorithm>
+#include <charconv>
+#include <unordered_map>
+
+#include "megatron/base/error.h"
 
 namespace megatron {
 namespace {
@@ -10,12 +14,21 @@ uint32_t code_points(std::string_view text) {
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
+struct NamedToken {
+  std::string name;
+  TokenId id;
+};
+
 class ExtraTokens final : public TokenizerBackend {
  public:
-  ExtraTokens(Tokenizer inner, std::vector<std::string> names)
-      : inner_(std::move(inner)),
-        names_(std::move(names)),
-        first_(static_cast<TokenId>(inner_.vocab_size())) {}
+  // Ids are those of the vocabulary, or follow it without a gap.
+  ExtraTokens(Tokenizer inner, std::vector<NamedToken> tokens)
+      : inner_(std::move(inner)), tokens_(std::move(tokens)), size_(inner_.vocab_size()) {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      names_.emplace(tokens_[i].id, i);
+      size_ = std::max<int64_t>(size_, tokens_[i].id + 1);
+    }
+  }
 
   void encode(std::string_view text, bool add_special_tokens, EncodeMemory* memory,
               std::vector<TokenId>& ids) const override {
@@ -26,7 +39,7 @@ class ExtraTokens final : public TokenizerBackend {
     ids.insert(ids.end(), around.before.begin(), around.before.end());
     for_each_part(text, [&](std::string_view part, size_t, const Found& next) {
       if (!part.empty()) inner_.kind().encode(part, false, memory, ids);
-      if (next.at < text.size()) ids.push_back(first_ + static_cast<TokenId>(next.index));
+      if (next.at < text.size()) ids.push_back(tokens_[next.index].id);
     });
     ids.insert(ids.end(), around.after.begin(), around.after.end());
   }
@@ -48,8 +61,8 @@ class ExtraTokens final : public TokenizerBackend {
       for (size_t i = 0; i < own.ids.size(); ++i)
         add(own.ids[i], own.pieces[i], {own.offsets[i].begin + before, own.offsets[i].end + before});
       if (next.at == text.size()) return;
-      const std::string& name = names_[next.index];
-      add(first_ + static_cast<TokenId>(next.index), name, {end, end + code_points(name)});
+      const auto& [name, id] = tokens_[next.index];
+      add(id, name, {end, end + code_points(name)});
     });
     for (TokenId id : around.after) add(id, piece_of(id), {});
     return result;
@@ -70,35 +83,37 @@ class ExtraTokens final : public TokenizerBackend {
   std::unique_ptr<EncodeMemory> make_memory(size_t bytes) const override {
     return inner_.kind().make_memory(bytes);
   }
-  int64_t vocab_size() const override { return first_ + static_cast<int64_t>(names_.size()); }
+  int64_t vocab_size() const override { return size_; }
   std::optional<TokenId> id_of(std::string_view piece) const override {
-    const auto found = std::find(names_.begin(), names_.end(), piece);
-    if (found == names_.end()) return inner_.id_of(piece);
-    return first_ + static_cast<TokenId>(found - names_.begin());
+    for (const NamedToken& token : tokens_)
+      if (token.name == piece) return token.id;
+    return inner_.id_of(piece);
   }
   std::string piece_of(TokenId id) const override {
-    return is_extra(id) ? names_[static_cast<size_t>(id - first_)] : inner_.piece_of(id);
+    const auto found = names_.find(id);
+    return found != names_.end() ? tokens_[found->second].name : inner_.piece_of(id);
   }
   SpecialIds special_ids() const override { return inner_.special_ids(); }
   bool is_special(TokenId id) const override { return is_extra(id) || inner_.is_special(id); }
 
  private:
   struct Found {
-    size_t at, index;  // of the text and of names_; at the text's end: none
+    size_t at, index;  // of the text and of tokens_; at the text's end: none
   };
   struct Around {
     std::vector<TokenId> before, after;
   };
 
-  bool is_extra(TokenId id) const { return id >= first_ && id < vocab_size(); }
+  bool is_extra(TokenId id) const { return names_.contains(id); }
 
   // The first of them from a byte on; of several that begin there the longest.
   Found find_next(std::string_view text, size_t from) const {
     Found best{text.size(), 0};
-    for (size_t i = 0; i < names_.size(); ++i) {
-      const size_t at = text.find(names_[i], from);
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const std::string& name = tokens_[i].name;
+      const size_t at = text.find(name, from);
       if (at == std::string_view::npos) continue;
-      if (at < best.at || (at == best.at && names_[i].size() > names_[best.index].size())) best = {at, i};
+      if (at < best.at || (at == best.at && name.size() > tokens_[best.index].name.size())) best = {at, i};
     }
     return best;
   }
@@ -109,7 +124,7 @@ class ExtraTokens final : public TokenizerBackend {
       const Found next = find_next(text, begin);
       use(text.substr(begin, next.at - begin), begin, next);
       if (next.at == text.size()) return;
-      begin = next.at + names_[next.index].size();
+      begin = next.at + tokens_[next.index].name.size();
     }
   }
 
@@ -122,19 +137,44 @@ class ExtraTokens final : public TokenizerBackend {
   }
 
   Tokenizer inner_;
-  std::vector<std::string> names_;
-  TokenId first_;
+  std::vector<NamedToken> tokens_;
+  std::unordered_map<TokenId, size_t> names_;  // places in tokens_
+  int64_t size_;
 };
 
 }  // namespace
 
 Tokenizer with_extra_tokens(Tokenizer tokenizer, const std::vector<std::string>& names) {
-  std::vector<std::string> added;
+  std::vector<NamedToken> added;
+  const auto is_new = [&](const std::string& name) {
+    return !name.empty() && !tokenizer.id_of(name) &&
+           std::none_of(added.begin(), added.end(),
+                        [&](const NamedToken& each) { return each.name == name; });
+  };
   for (const std::string& name : names)
-    if (!name.empty() && !tokenizer.id_of(name) && std::find(added.begin(), added.end(), name) == added.end())
-      added.push_back(name);
+    if (is_new(name))
+      added.push_back({name, static_cast<TokenId>(tokenizer.vocab_size() + std::ssize(added))});
   if (added.empty()) return tokenizer;
   return Tokenizer(std::make_shared<const ExtraTokens>(std::move(tokenizer), std::move(added)));
+}
+
+Tokenizer with_assigned_tokens(Tokenizer tokenizer, const std::vector<std::string>& names_and_ids) {
+  std::vector<NamedToken> assigned;
+  for (const std::string& each : names_and_ids) {
+    const size_t comma = std::min(each.rfind(','), each.size());
+    int64_t id = -1;
+    const char* end = each.data() + each.size();
+    if (comma > 0 && comma < each.size())
+      if (const auto [stop, error] = std::from_chars(each.data() + comma + 1, end, id);
+          error != std::errc() || stop != end)
+        id = -1;
+    require(id >= 0 && id < tokenizer.vocab_size(),
+            "--hf-assign-unused-tokens {}: expected NAME,ID with an id below {}, the size of the vocabulary",
+            each, tokenizer.vocab_size());
+    assigned.push_back({each.substr(0, comma), static_cast<TokenId>(id)});
+  }
+  if (assigned.empty()) return tokenizer;
+  return Tokenizer(std::make_shared<const ExtraTokens>(std::move(tokenizer), std::move(assigned)));
 }
 
 }  // namespace megatron

@@ -104,6 +104,8 @@ void check_options(std::string_view type, const TokenizerOptions& options) {
   if (!options.special_tokens.empty() && sentencepiece && !options.sentencepiece_legacy)
     refuse("--tokenizer-special-tokens", "is taken in the legacy form alone",
            "add --tokenizer-sentencepiece-legacy");
+  if (!options.assigned_tokens.empty() && type != "HuggingFaceTokenizer")
+    refuse("--hf-assign-unused-tokens", "is of Hugging Face's tokenizers alone", "leave it out");
   if (options.vocab_extra_ids > 0 && !type.starts_with("BertWordPiece"))
     refuse("--vocab-extra-ids", "is of BertWordPieceCase and BertWordPieceLowerCase alone", "leave it out");
   if (options.metadata.empty()) return;
@@ -297,7 +299,9 @@ Tokenizer make_by_type(std::string_view type, const std::string& path, const Tok
 Tokenizer make_tokenizer(std::string_view type, const std::string& path, const TokenizerOptions& options) {
   return refuse_faults(name_of_tokenizer(type, path), [&] {
     Tokenizer made = make_by_type(type, path, options);
-    return type == "HuggingFaceTokenizer" ? with_extra_tokens(std::move(made), options.special_tokens) : made;
+    if (type != "HuggingFaceTokenizer") return made;
+    return with_extra_tokens(with_assigned_tokens(std::move(made), options.assigned_tokens),
+                             options.special_tokens);
   });
 }
 

@@ -16,6 +16,8 @@ struct TokenizerOptions {
   int64_t tiktoken_num_special_tokens = -1;  // 1000 for upstream's JSON form, none for a .tiktoken file
   // TikTokenizer: names in the order of their ids, or NAME=ID; SentencePiece types: see sentencepiece_legacy.
   std::vector<std::string> special_tokens;
+  // HuggingFaceTokenizer: NAME,ID, which give ids that a vocabulary keeps in reserve a further name.
+  std::vector<std::string> assigned_tokens;
   int64_t null_eod_id = -1, null_pad_id = -1;
   int64_t vocab_extra_ids = 0;  // BertWordPiece types: sentinels <extra_id_0>, … behind the vocabulary
   // SentencePiece types: special_tokens are found in the text, new ones with ids behind the model's.

@@ -234,6 +234,31 @@ TEST(ExtraTokens, StandBehindTheVocabulary) {
   EXPECT_EQ(more.piece_of(static_cast<TokenId>(plain.vocab_size())), "<img>");
 }
 
+TEST(ExtraTokens, GiveIdsInReserveAName) {
+  const std::string model = testing::golden_path("vision", "llava/model/config.json");
+  const std::string folder = model.substr(0, model.rfind('/'));
+  const Tokenizer plain = make_tokenizer("HuggingFaceTokenizer", folder);
+  const auto last = static_cast<TokenId>(plain.vocab_size() - 1);
+  const std::vector<std::string> names = {fmt::format("<audio>,{}", last), "<a,b>,5"};
+  const Tokenizer named =
+      make_tokenizer("HuggingFaceTokenizer", folder, {.special_tokens = {"<img>"}, .assigned_tokens = names});
+  EXPECT_EQ(named.vocab_size(), plain.vocab_size() + 1) << "an id of the vocabulary, and one behind it";
+  std::vector<TokenId> wanted = plain.encode("hello ");
+  wanted.insert(wanted.end(), {last, 5, last + 1});
+  EXPECT_EQ(named.encode("hello <audio><a,b><img>"), wanted);
+  EXPECT_EQ(named.encode_with_offsets("hello <audio><a,b><img>").offsets.back(), (CharRange{18, 23}));
+  EXPECT_EQ(named.decode(wanted), plain.decode(plain.encode("hello ")) + "<audio><a,b><img>");
+  EXPECT_EQ(*named.id_of("<audio>"), last);
+  EXPECT_EQ(named.piece_of(5), "<a,b>");
+  EXPECT_EQ(*named.id_of(plain.piece_of(5)), 5) << "its own name is known still";
+  EXPECT_TRUE(named.is_special(last));
+  for (const std::string& wrong : {fmt::format("<audio>,{}", last + 1), std::string("<audio>"),
+                                   std::string("<audio>,-1"), std::string("<audio>,1x"), std::string(",4")})
+    EXPECT_THROW(make_tokenizer("HuggingFaceTokenizer", folder, {.assigned_tokens = {wrong}}), Error)
+        << wrong;
+  EXPECT_THROW(make_tokenizer("ByteLevelTokenizer", "", {.assigned_tokens = names}), ConfigError);
+}
+
 // What `preprocess` writes, a run reads.
 TEST(ExtraTokens, HaveOneIdEverywhere) {
   const std::string model = testing::golden_path("vision", "gemma3/model/config.json");
