@@ -45,15 +45,46 @@ PatchOrder patch_order(const std::vector<PatchGrid>& grids, int64_t merge, int64
   return order;
 }
 
-std::vector<int64_t> shuffle_order(int64_t images, int64_t side) {
-  const int64_t cells = side / 2;
+std::vector<int64_t> shuffle_order(const std::vector<PatchGrid>& grids) {
   std::vector<int64_t> order;
-  for (int64_t square = 0; square < images * cells * cells; ++square) {
-    const int64_t row = square / cells, column = square % cells;  // rows of all images
-    for (int64_t part = 0; part < 4; ++part)
-      order.push_back((2 * row + part / 2) * side + 2 * column + part % 2);
+  int64_t first = 0;
+  for (const PatchGrid& grid : grids) {
+    const int64_t cells = grid.columns / 2;
+    for (int64_t square = 0; square < grid.frames * grid.rows / 2 * cells; ++square)
+      for (int64_t part = 0; part < 4; ++part)
+        order.push_back(first + (2 * (square / cells) + part / 2) * grid.columns + 2 * (square % cells) +
+                        part % 2);
+    first += grid.patches();
   }
   return order;
+}
+
+std::vector<Neighbours> interpolated_places(const PatchGrid& grid, int64_t side) {
+  struct Along {
+    int64_t low, high;
+    double above;  // how much `high` counts
+  };
+  const auto along = [side](int64_t count) {
+    std::vector<Along> result;
+    for (int64_t i = 0; i < count; ++i) {
+      const double centre =
+          (static_cast<double>(i) + 0.5) * static_cast<double>(side) / static_cast<double>(count) - 0.5;
+      const double at = std::clamp(centre, 0.0, static_cast<double>(side - 1));
+      const auto low = static_cast<int64_t>(at);
+      result.push_back({low, std::min(low + 1, side - 1), at - static_cast<double>(low)});
+    }
+    return result;
+  };
+  const std::vector<Along> rows = along(grid.rows), columns = along(grid.columns);
+  std::vector<Neighbours> result;
+  for (int64_t frame = 0; frame < grid.frames; ++frame)
+    for (const Along& r : rows)
+      for (const Along& c : columns)
+        result.push_back(
+            {{r.low * side + c.low, r.low * side + c.high, r.high * side + c.low, r.high * side + c.high},
+             {(1 - r.above) * (1 - c.above), (1 - r.above) * c.above, r.above * (1 - c.above),
+              r.above * c.above}});
+  return result;
 }
 
 }  // namespace megatron

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -18,8 +19,16 @@ struct PatchOrder {
 // `window`: rows and columns of blocks in a window, from the top left of each frame; 0: frames are whole.
 PatchOrder patch_order(const std::vector<PatchGrid>& grids, int64_t merge, int64_t window);
 
-// Patches of square images, `side` along each side, so that the four of a square follow each other: the upper
-// two, then the lower two; square by square in rows.
-std::vector<int64_t> shuffle_order(int64_t images, int64_t side);
+// Patches of images whose sides are even, so that the four of a square follow each other: the upper two, then
+// the lower two; square by square in rows.
+std::vector<int64_t> shuffle_order(const std::vector<PatchGrid>& grids);
+
+// Which places of a table of side x side a patch's position is interpolated from, and how much each counts:
+// bilinear, by the centres of patches, constant beyond the outermost ones.
+struct Neighbours {
+  std::array<int64_t, 4> places;
+  std::array<double, 4> weights;
+};
+std::vector<Neighbours> interpolated_places(const PatchGrid& grid, int64_t side);
 
 }  // namespace megatron

@@ -257,7 +257,7 @@ Tensor VisionTower::forward(RankContext& ctx, const Tensor& pixels, const std::v
           pixels, patches);
   const TraceRange range(ctx.tracer, "vision tower");
   const auto images = static_cast<int64_t>(grids.size());
-  if (is_clip(config_)) return forward_clip(ctx, pixels, images);
+  if (is_clip(config_)) return forward_clip(ctx, pixels, grids);
   return is_siglip(config_) ? forward_siglip(ctx, pixels, images) : forward_qwen(ctx, pixels, grids);
 }
 
@@ -310,9 +310,8 @@ Tensor VisionTower::project(RankContext& ctx, const Tensor& x) {
 }
 
 // The four patches of a square side by side.
-Tensor VisionTower::shuffle(RankContext& ctx, const Tensor& x, int64_t images) {
-  const std::vector<int64_t> order =
-      shuffle_order(images, config_.vision_image_size / config_.vision_patch_size);
+Tensor VisionTower::shuffle(RankContext& ctx, const Tensor& x, const std::vector<PatchGrid>& grids) {
+  const std::vector<int64_t> order = shuffle_order(grids);
   return ops::view(ctx, rows_of(ctx, x, order), {std::ssize(order) / 4, 4 * x.size(1)});
 }
 
@@ -326,6 +325,34 @@ Tensor VisionTower::add_positions(RankContext& ctx, const Tensor& x, int64_t ima
   return ops::add(ctx, x, ops::embedding(ctx, positions_->get(ctx), ctx.from_vector(ids, {x.size(0)})));
 }
 
+// The class token of each image has row 0; those of patches are interpolated to the image's own grid.
+Tensor VisionTower::add_interpolated_positions(RankContext& ctx, const Tensor& x,
+                                               const std::vector<PatchGrid>& grids) {
+  const int64_t side = config_.vision_image_size / config_.vision_patch_size, rows = x.size(0);
+  std::array<std::vector<int64_t>, 4> places;
+  std::array<std::vector<double>, 4> weights;
+  const auto put = [&](const Neighbours& from, int64_t first) {
+    for (size_t k = 0; k < 4; ++k) {
+      places[k].push_back(first + from.places[k]);
+      weights[k].push_back(from.weights[k]);
+    }
+  };
+  for (const PatchGrid& grid : grids) {
+    put({{0, 0, 0, 0}, {1, 0, 0, 0}}, 0);
+    for (const Neighbours& from : interpolated_places(grid, side)) put(from, 1);
+  }
+  require(std::ssize(places[0]) == rows, "vision tower: {} positions of {} rows", places[0].size(), rows);
+  const Weight table = positions_->get(ctx);
+  Tensor sum = x;
+  for (size_t k = 0; k < 4; ++k) {
+    const Tensor row = ops::embedding(ctx, table, ctx.from_vector(places[k], {rows}));
+    Tensor share = ctx.empty({rows, 1}, x.dtype());
+    ctx.kernels->copy(ctx.kernel_context(), {ctx.from_vector(weights[k], {rows, 1}), share});
+    sum = ops::add(ctx, sum, ops::mul(ctx, row, share));
+  }
+  return sum;
+}
+
 Tensor VisionTower::forward_siglip(RankContext& ctx, const Tensor& pixels, int64_t images) {
   const Tensor x =
       use_unit(ctx, *begin_, [&] { return add_positions(ctx, patches_.forward(ctx, pixels), images); });
@@ -336,31 +363,40 @@ Tensor VisionTower::forward_siglip(RankContext& ctx, const Tensor& pixels, int64
   return use_unit(ctx, *end_, [&] { return pool(ctx, norm_.forward(ctx, residual), images); });
 }
 
-Tensor VisionTower::forward_clip(RankContext& ctx, const Tensor& pixels, int64_t images) {
-  const int64_t patches = pixels.size(0) / images, length = patches + 1;
+Tensor VisionTower::forward_clip(RankContext& ctx, const Tensor& pixels,
+                                 const std::vector<PatchGrid>& grids) {
+  const int64_t side = config_.vision_image_size / config_.vision_patch_size;
+  const bool alike = std::all_of(grids.begin(), grids.end(), [&](const PatchGrid& grid) {
+    return grid.frames == 1 && grid.rows == side && grid.columns == side;
+  });
+  // The class token, one for all images, comes before the patches of each.
+  std::vector<int64_t> order, kept;
+  std::vector<int32_t> ends{0};
+  int64_t first = 1;
+  for (const PatchGrid& grid : grids) {
+    order.push_back(0);
+    for (int64_t patch = 0; patch < grid.patches(); ++patch) {
+      kept.push_back(std::ssize(order));
+      order.push_back(first++);
+    }
+    ends.push_back(static_cast<int32_t>(order.size()));
+  }
   const Tensor x = use_unit(ctx, *begin_, [&] {
-    // The class token, one for all images, comes before the patches of each.
     const Tensor rows = patches_.forward(ctx, pixels);
-    const Tensor first =
+    const Tensor token =
         ops::view(ctx, ops::weight_tensor(ctx, class_token_->get(ctx), rows.dtype()), {1, rows.size(1)});
-    std::vector<int64_t> order;
-    for (int64_t i = 0; i < images * length; ++i)
-      order.push_back(i % length == 0 ? 0 : i / length * patches + i % length);
-    const Tensor all = rows_of(ctx, ops::concat(ctx, std::vector{first, rows}, 0), order);
-    return norm_.forward(ctx, add_positions(ctx, all, images));
+    const Tensor all = rows_of(ctx, ops::concat(ctx, std::vector{token, rows}, 0), order);
+    return norm_.forward(ctx, alike ? add_positions(ctx, all, std::ssize(grids))
+                                    : add_interpolated_positions(ctx, all, grids));
   });
   SeqInfo seq;
-  seq.batch = images;
-  seq.length = seq.row_length = length;
+  seq.batch = alike ? std::ssize(grids) : 1;
+  seq.length = seq.row_length = x.size(0) / seq.batch;
+  if (!alike) seq = packed(ctx, seq, ends);
   Residual residual = run_layers(ctx, x, seq, seq);
   Tensor y = residual.update ? ops::add(ctx, residual.hidden, residual.update) : residual.hidden;
-  if (!config_.vision_class_token) {
-    std::vector<int64_t> kept;
-    for (int64_t i = 0; i < images * length; ++i)
-      if (i % length != 0) kept.push_back(i);
-    y = rows_of(ctx, y, kept);
-  }
-  if (config_.vision_pixel_shuffle) y = shuffle(ctx, y, images);
+  if (!config_.vision_class_token) y = rows_of(ctx, y, kept);
+  if (config_.vision_pixel_shuffle) y = shuffle(ctx, y, grids);
   return use_unit(ctx, *end_, [&] { return project(ctx, y); });
 }
 

@@ -36,12 +36,13 @@ class VisionTower final : public Module {
   Residual run_layers(RankContext& ctx, Tensor x, const SeqInfo& whole, const SeqInfo& windows);
   Tensor merge(RankContext& ctx, const Tensor& x);
   Tensor project(RankContext& ctx, const Tensor& x);  // a norm, two layers, an activation between
-  Tensor shuffle(RankContext& ctx, const Tensor& x, int64_t images);
+  Tensor shuffle(RankContext& ctx, const Tensor& x, const std::vector<PatchGrid>& grids);
   Tensor pool(RankContext& ctx, const Tensor& x, int64_t images);
   Tensor forward_qwen(RankContext& ctx, const Tensor& pixels, const std::vector<PatchGrid>& grids);
   Tensor forward_siglip(RankContext& ctx, const Tensor& pixels, int64_t images);
-  Tensor forward_clip(RankContext& ctx, const Tensor& pixels, int64_t images);
+  Tensor forward_clip(RankContext& ctx, const Tensor& pixels, const std::vector<PatchGrid>& grids);
   Tensor add_positions(RankContext& ctx, const Tensor& x, int64_t images);
+  Tensor add_interpolated_positions(RankContext& ctx, const Tensor& x, const std::vector<PatchGrid>& grids);
 
   VisionConfig config_;
   ModelConfig own_;  // of the layers

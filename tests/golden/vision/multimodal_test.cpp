@@ -394,7 +394,7 @@ TEST(BlankBatches, HaveAsManyTilesAsFit) {
 }
 
 TEST(ShuffledPatches, SquaresFollowEachOther) {
-  EXPECT_EQ(shuffle_order(2, 4),
+  EXPECT_EQ(shuffle_order({{1, 4, 4}, {1, 4, 4}}),
             (std::vector<int64_t>{0,  1,  4,  5,  2,  3,  6,  7,  8,  9,  12, 13, 10, 11, 14, 15,
                                   16, 17, 20, 21, 18, 19, 22, 23, 24, 25, 28, 29, 26, 27, 30, 31}));
 }
