@@ -48,8 +48,11 @@ ModelConfig with_tower(ModelConfig config, const VisionConfig& vision) {
 
 std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch,
                                      const std::function<bool(int64_t)>& is_image,
-                                     const std::vector<PatchGrid>& grids, int64_t merge) {
-  const size_t tokens = ids.size(), length = tokens / static_cast<size_t>(batch);
+                                     const std::vector<PatchGrid>& grids, int64_t merge,
+                                     std::span<const int64_t> documents) {
+  const size_t tokens = ids.size();
+  const std::vector<int64_t> rows_alike(static_cast<size_t>(batch), std::ssize(ids) / batch);
+  if (documents.empty()) documents = rows_alike;
   std::vector<int64_t> positions(3 * tokens);
   auto put = [&](size_t token, int64_t frame, int64_t row, int64_t column) {
     positions[token] = frame;
@@ -57,9 +60,10 @@ std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch
     positions[2 * tokens + token] = column;
   };
   size_t next_image = 0;
-  for (size_t begin = 0; begin < tokens; begin += length) {
-    int64_t next = 0;
-    for (size_t token = begin; token < begin + length;) {
+  size_t token = 0, end = 0;
+  for (int64_t length : documents) {
+    end += static_cast<size_t>(length);
+    for (int64_t next = 0; token < end;) {
       if (!is_image(ids[token])) {
         put(token++, next, next, next);
         ++next;
@@ -69,7 +73,7 @@ std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch
       const PatchGrid& grid = grids[next_image++];
       const int64_t rows = grid.rows / merge, columns = grid.columns / merge;
       for (int64_t i = 0; i < grid.frames * rows * columns; ++i, ++token) {
-        require(token < begin + length && is_image(ids[token]),
+        require(token < end && is_image(ids[token]),
                 "images: image {} has {} x {} x {} tokens, but the text fewer", next_image - 1, grid.frames,
                 rows, columns);
         put(token, next + i / (rows * columns), next + i / columns % rows, next + i % columns);
@@ -81,14 +85,14 @@ std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch
 }
 
 void add_images(RankContext& ctx, const ModelConfig& config, std::span<const int64_t> ids, int64_t batch,
-                const std::vector<PatchGrid>& grids, DType dtype, SeqInfo& seq,
-                std::span<const int64_t> held) {
+                const std::vector<PatchGrid>& grids, DType dtype, SeqInfo& seq, std::span<const int64_t> held,
+                std::span<const int64_t> documents) {
   const auto tokens = static_cast<int64_t>(ids.size());
   if (config.position_embedding_type == PositionEmbedding::mrope) {
     require(config.mrope_section.size() == 3, "images: mrope_section must have three numbers");
     std::vector<int64_t> positions = image_positions(
         ids, batch, [&](int64_t id) { return !grids.empty() && config.is_image_token(id); }, grids,
-        config.vision_spatial_merge_size);
+        config.vision_spatial_merge_size, documents);
     if (!held.empty()) positions = columns_of(positions, tokens, held);
     const auto& s = config.mrope_section;
     const auto own = static_cast<int64_t>(positions.size()) / 3;
@@ -100,6 +104,7 @@ void add_images(RankContext& ctx, const ModelConfig& config, std::span<const int
   }
   if (config.vision_bidirectional) {
     require(held.empty(), "images: tokens that see each other cannot be split over ranks");
+    require(documents.empty(), "images: tokens that see each other cannot be packed");
     std::vector<bool> image;
     for (int64_t id : ids) image.push_back(!grids.empty() && config.is_image_token(id));
     seq.attention_bias = image_bias(ctx, image, batch, dtype);

@@ -16,10 +16,10 @@ ModelConfig with_tower(ModelConfig config, const VisionConfig& vision);
 
 // What images change in how tokens (ids [batch · length] on the host) form sequences: positions and, in
 // Gemma 3, what tokens see. In a text without images every token is text. Of the tokens a rank holds those of
-// `held`; empty: all.
+// `held`; empty: all. `documents`: the lengths of what is packed into the rows; empty: a row is one.
 void add_images(RankContext& ctx, const ModelConfig& config, std::span<const int64_t> ids, int64_t batch,
                 const std::vector<PatchGrid>& grids, DType dtype, SeqInfo& seq,
-                std::span<const int64_t> held = {});
+                std::span<const int64_t> held = {}, std::span<const int64_t> documents = {});
 // For each token of `held` (empty: of all) the row of these tokens or, behind them, of the tower, that is its
 // embedding. An Error where the tower's rows are not as many as image tokens.
 std::vector<int64_t> image_rows(const VisionConfig& vision, std::span<const int64_t> ids,
@@ -47,9 +47,11 @@ bool is_of_projection(std::string_view parameter);
 void freeze_parts(const VisionConfig& vision, std::span<Parameter* const> parameters);
 
 // Three rows of positions for each token, [3, tokens]: text counts on, the tokens of an image count by frame,
-// row and column from where it begins, and text goes on behind the larger side.
+// row and column from where it begins, and text goes on behind the larger side. Each of `documents` begins
+// anew; empty: each row.
 std::vector<int64_t> image_positions(std::span<const int64_t> ids, int64_t batch,
                                      const std::function<bool(int64_t)>& is_image,
-                                     const std::vector<PatchGrid>& grids, int64_t merge);
+                                     const std::vector<PatchGrid>& grids, int64_t merge,
+                                     std::span<const int64_t> documents = {});
 
 }  // namespace megatron

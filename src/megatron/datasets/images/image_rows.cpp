@@ -184,6 +184,18 @@ std::vector<float> answer_weights(std::span<const int64_t> labels) {
   return weights;
 }
 
+void put_images(ImagePatches images, Batch& batch) {
+  if (images.grids.empty()) return;
+  const auto patches = static_cast<int64_t>(images.pixels.size()) / images.features;
+  auto pixels = std::make_shared<std::vector<float>>(std::move(images.pixels));
+  batch.extra["pixels"] = Tensor::wrap(pixels->data(), {patches, images.features}, DType::F32, kCpu, pixels);
+  auto grids = std::make_shared<std::vector<int64_t>>();
+  for (const PatchGrid& grid : images.grids)
+    grids->insert(grids->end(), {grid.frames, grid.rows, grid.columns});
+  batch.extra["image_grids"] =
+      Tensor::wrap(grids->data(), {static_cast<int64_t>(images.grids.size()), 3}, DType::I64, kCpu, grids);
+}
+
 namespace {
 
 class ImageSource final : public BatchSource {
@@ -211,23 +223,11 @@ class ImageSource final : public BatchSource {
         const std::vector<float> weights = answer_weights(row.labels);
         batch.weights.insert(batch.weights.end(), weights.begin(), weights.end());
       }
-      if (!images.grids.empty()) put(std::move(images), batch);
+      put_images(std::move(images), batch);
     });
   }
 
  private:
-  static void put(ImagePatches images, Batch& batch) {
-    const auto patches = static_cast<int64_t>(images.pixels.size()) / images.features;
-    auto pixels = std::make_shared<std::vector<float>>(std::move(images.pixels));
-    batch.extra["pixels"] =
-        Tensor::wrap(pixels->data(), {patches, images.features}, DType::F32, kCpu, pixels);
-    auto grids = std::make_shared<std::vector<int64_t>>();
-    for (const PatchGrid& grid : images.grids)
-      grids->insert(grids->end(), {grid.frames, grid.rows, grid.columns});
-    batch.extra["image_grids"] =
-        Tensor::wrap(grids->data(), {static_cast<int64_t>(images.grids.size()), 3}, DType::I64, kCpu, grids);
-  }
-
   std::function<ImageSample(int64_t)> sample_;
   SampleOrder order_;
   int64_t length_, pad_;

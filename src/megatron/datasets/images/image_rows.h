@@ -42,6 +42,7 @@ class ImageRows {
             std::optional<int64_t> num_samples);
 
   int64_t size() const { return size_; }
+  int64_t rows() const { return range_.size(); }
   const Json& description() const { return description_; }
   ImageSample sample(int64_t i) const { return rows_.sample(range_.begin + i % range_.size()); }
 
@@ -55,6 +56,9 @@ class ImageRows {
 // The weight of each label where an answer, a run of labels, of n tokens counts as the root of n: its loss is
 // the mean over its tokens.
 std::vector<float> answer_weights(std::span<const int64_t> labels);
+
+// The images of a micro-batch, in the order of its text; nothing where it has none.
+void put_images(ImagePatches images, Batch& batch);
 
 // Micro-batches of such samples, each a row padded to `length`; `weighs_answers`: by answer_weights().
 std::shared_ptr<const BatchSource> image_source(std::function<ImageSample(int64_t)> sample, SampleOrder order,

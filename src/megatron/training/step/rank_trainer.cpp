@@ -75,7 +75,8 @@ struct RankTrainer::Passes {
     SeqInfo seq = trainer.sequences_of(ctx, rows_of(batch));
     const ModelConfig& model = trainer.config_.model;
     if (model.has_tower())
-      add_images(ctx, model, batch.ids, batch.rows, batch.image_grids(), trainer.dtype_, seq, held(batch));
+      add_images(ctx, model, batch.ids, batch.rows, batch.image_grids(), trainer.dtype_, seq, held(batch),
+                 batch.lengths);
     seq.seed = static_cast<uint64_t>(trainer.config_.rng.seed);
     seq.step = key.iteration;
     seq.batch_begin = batch.first;
