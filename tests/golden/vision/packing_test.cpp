@@ -193,6 +193,32 @@ TEST(Resolution, PositionsAreInterpolatedAsPyTorchDoes) {
   EXPECT_EQ(at({1, 1, 2}, 2), (std::vector<double>{2, 3}));
 }
 
+TEST(Resolution, ImagesKeepTheirRatio) {
+  VisionConfig vision = clip_model().model;
+  vision.dynamic_resolution = true;
+  const auto grid_of = [&](int64_t width, int64_t height) {
+    const Image image{.width = width,
+                      .height = height,
+                      .rgb = std::vector<uint8_t>(static_cast<size_t>(3 * width * height), 90)};
+    const ImagePatches patches = ImageProcessor::open(vision, "").tiles(image, 1);
+    EXPECT_EQ(std::ssize(patches.pixels), patches.grids[0].patches() * patches.features);
+    return std::array{patches.grids[0].rows, patches.grids[0].columns};
+  };
+  using Grid = std::array<int64_t, 2>;
+  EXPECT_EQ(grid_of(56, 28), (Grid{2, 4}));
+  EXPECT_EQ(grid_of(1000, 1000), (Grid{4, 4})) << "as many patches as the square at most";
+  EXPECT_EQ(grid_of(400, 100), (Grid{2, 8}));
+  EXPECT_EQ(grid_of(5, 5), (Grid{2, 2})) << "two patches along a side, which become one token";
+  vision.vision_pixel_shuffle = false;
+  EXPECT_EQ(grid_of(42, 28), (Grid{2, 3}));
+  vision.dynamic_resolution_max_patches = 100;
+  EXPECT_EQ(grid_of(1000, 1000), (Grid{10, 10}));
+  vision.dynamic_resolution_min_patches = 16;
+  EXPECT_EQ(grid_of(28, 28), (Grid{4, 4}));
+  vision.dynamic_resolution = false;
+  EXPECT_EQ(grid_of(400, 100), (Grid{4, 4}));
+}
+
 // The table of positions learns from every image, whatever its size.
 TEST(Resolution, GradientsAreThoseOfDifferences) {
   Config config = clip_model();

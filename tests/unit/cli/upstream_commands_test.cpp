@@ -48,6 +48,47 @@ TEST(UpstreamCommands, SamplesWithoutAPrompt) {
   EXPECT_NE(both.err.find("without a prompt"), std::string::npos) << both.err;
 }
 
+// Megatron-LM's step of one rank without the others is for its memory, which the plan tells of all.
+TEST(UpstreamCommands, RanksThatAreNotThere) {
+  const std::vector<std::string> run = {"-q",
+                                        "pretrain",
+                                        "--num-layers",
+                                        "2",
+                                        "--hidden-size",
+                                        "32",
+                                        "--num-attention-heads",
+                                        "4",
+                                        "--seq-length",
+                                        "16",
+                                        "--max-position-embeddings",
+                                        "16",
+                                        "--micro-batch-size",
+                                        "1",
+                                        "--global-batch-size",
+                                        "8",
+                                        "--lr",
+                                        "1e-3",
+                                        "--mock-data",
+                                        "--tokenizer-type",
+                                        "NullTokenizer",
+                                        "--vocab-size",
+                                        "64",
+                                        "--train-iters",
+                                        "2",
+                                        "--tensor-model-parallel-size",
+                                        "2",
+                                        "--fake-process-group"};
+  Outcome outcome = run_command(run + std::vector<std::string>{"--world-size", "16"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("16 ranks: tp 2, pp 1, cp 1, dp 8"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("iteration "), std::string::npos) << outcome.out;
+  ::setenv("WORLD_SIZE", "4", 1);
+  outcome = run_command(run);
+  ::unsetenv("WORLD_SIZE");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("4 ranks: tp 2, pp 1, cp 1, dp 2"), std::string::npos) << outcome.out;
+}
+
 // --ckpt-convert-format writes what --load names in another layout, and back; no step is taken.
 TEST(UpstreamCommands, CheckpointsInAnotherLayout) {
   TempDir folder;

@@ -48,6 +48,17 @@ TEST(Settings, WhatActsIsRead) {
       "model.fp4",
       "scheduler.no_weight_decay_cond_type",
       "model.vision_image_width",  // the height in another name
+      // A layout that they describe has to be that of the ranks.
+      "run.llm_dp",
+      "run.llm_offset",
+      "run.encoder_tp",
+      "run.encoder_dp",
+      // dataset.data_path tells them to the rest.
+      "dataset.finetune_hf_dataset",
+      "dataset.finetune_data_split",
+      "dataset.finetune_data_files",
+      // most_patches() tells it to the rest.
+      "model.dynamic_resolution_max_patches",
       // inactive_slots() tells them to the rest.
       "model.tp_base",
       "model.tp_spares",

@@ -159,7 +159,10 @@ const std::set<std::string_view> kElsewhere = {
     "mrope_section",     // where images stand
     "moe_router_dtype",  // fp32 is what this test computes in
     "image_processor",   // how files become pixels
-    "use_tiling",        // and how many of them
+    "dynamic_resolution",
+    "dynamic_resolution_min_patches",
+    "dynamic_resolution_max_patches",
+    "use_tiling",  // and how many of them
     "max_num_tiles",
     "use_thumbnail",
     "use_area_weighted_aspect_ratio",

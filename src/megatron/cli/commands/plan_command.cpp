@@ -33,6 +33,7 @@ constexpr CommandFlag kFlags[] = {
     {"--report", 1, "FILE.html: memory, arithmetic, traffic and schedule as pictures"},
     {"--svg", 1, "FILE.svg: layout, schedule and memory as one picture"},
     {"--json", 0, "one JSON document"},
+    {"--fake-process-group", 0, "changes nothing: a plan starts no ranks"},
 };
 constexpr double kGib = 1 << 30, kMib = 1 << 20;
 
@@ -231,7 +232,7 @@ std::string plan_help() {
       "real trainer runs on a device that has shapes but no data.\n"
       "\n"
       "options:\n";
-  for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<14}  {}\n", flag.name, flag.help);
+  for (const CommandFlag& flag : kFlags) text += fmt::format("  {:<20}  {}\n", flag.name, flag.help);
   return text + "\n" + settings_overview();
 }
 

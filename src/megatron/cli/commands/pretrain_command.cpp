@@ -1,5 +1,8 @@
 #include "megatron/cli/commands.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "megatron/cli/commands/layout_conversion.h"
 #include "megatron/config/help.h"
 #include "megatron/rl/rl_data.h"
@@ -24,6 +27,8 @@ std::string help(std::string_view command, std::string_view what) {
       "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
       "       --ckpt-convert-format torch_dist|safetensors --ckpt-convert-save DIR: writes\n"
       "       the checkpoint of --load in that layout and ends\n"
+      "       --fake-process-group: shows the plan of all ranks, of --ranks, --world-size\n"
+      "       or $WORLD_SIZE, and ends\n"
       "GPUs:  the first step autotunes GEMM kernels and caches the choice\n"
       "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"
       "       --deterministic-mode: the library's first proposals\n"
@@ -36,8 +41,26 @@ std::string help(std::string_view command, std::string_view what) {
       command, what, settings_overview());
 }
 
+// Megatron-LM takes steps of one rank without the others, to see what memory it needs; the plan says it of
+// all.
+std::optional<int> plan_instead(const Invocation& invocation) {
+  constexpr CommandFlag kFlags[] = {{"--fake-process-group", 0, ""}};
+  const CommandLine line = parse_command_line(invocation.args, kFlags);
+  if (!line.has("--fake-process-group")) return {};
+  Invocation plan = invocation;
+  const auto says_world = [](const FlagUse& use) {
+    return canonical_flag(use.name) == "--ranks" || canonical_flag(use.name) == "--world-size";
+  };
+  const std::vector<FlagUse>& flags = line.sources.flags;
+  const char* world = std::getenv("WORLD_SIZE");
+  if (world && std::none_of(flags.begin(), flags.end(), says_world))
+    plan.args.insert(plan.args.begin(), {"--world-size", world});
+  return run_plan(plan);
+}
+
 int train(Invocation& invocation, bool needs_weights) {
   if (const std::optional<int> code = convert_layout(invocation)) return *code;
+  if (const std::optional<int> code = plan_instead(invocation)) return *code;
   RunSpec spec = run_spec(invocation.args);
   spec.needs_weights = needs_weights;
   spec.log = invocation.log;

@@ -27,6 +27,8 @@ std::vector<Flag> tokenizer_flags(TokenizerArguments& a) {
                    o.tiktoken_num_special_tokens),
           list_flag("--tokenizer-special-tokens", "NAMES",
                     "TikTokenizer (NAME or NAME=ID), SentencePiece, Hugging Face", ",", o.special_tokens),
+          list_flag("--hf-assign-unused-tokens", "NAME,ID", "further names of ids, separated by blanks", " ",
+                    o.assigned_tokens),
           switch_flag("--tokenizer-sentencepiece-legacy", "SentencePiece finds special tokens in text",
                       o.sentencepiece_legacy),
           switch_flag("--no-tokenizer-sentencepiece-ignore-extra-whitespaces",

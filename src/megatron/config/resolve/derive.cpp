@@ -5,6 +5,7 @@
 #include "megatron/base/error.h"
 #include "megatron/config/resolve/batch_steps.h"
 #include "megatron/config/resolve/distill_file.h"
+#include "megatron/config/resolve/finetune_files.h"
 #include "megatron/config/resolve/hybrid_layers.h"
 #include "megatron/config/resolve/layer_blocks.h"
 #include "megatron/config/resolve/model_type.h"
@@ -471,6 +472,7 @@ void derive_defaults(ConfigBuilder& builder) {
   batches(builder);
   schedules(builder);
   recompute_defaults(builder);
+  derive_finetune_files(builder);
   derive_sft(builder);
   derive_speculation(builder);
   derive_sharding(builder);

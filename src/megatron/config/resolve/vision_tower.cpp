@@ -118,7 +118,7 @@ void derive_vision(ConfigBuilder& builder) {
   const int64_t size = model.vision_image_size, patch = model.vision_patch_size;
   if (size >= patch)
     fill("model.vision_tokens_per_image", model.vision_tokens_per_image,
-         model.image_tokens(model.image_patches()), "vision_image_size, vision_patch_size");
+         model.image_tokens(model.most_patches()), "vision_image_size, vision_patch_size");
 }
 
 // The length in a checkpoint has room for images; one that is given beside --img-h has not, as in the run

@@ -29,6 +29,42 @@ void tokenizer_options(ConfigBuilder& builder) {
                    "leave it out");
 }
 
+// NAME,ID with an id that is a number.
+void assigned_tokens(ConfigBuilder& builder) {
+  const TokenizerConfig& t = builder.config.tokenizer;
+  const char* key = "tokenizer.hf_assign_unused_tokens";
+  if (t.hf_assign_unused_tokens.empty()) return;
+  if (t.tokenizer_type != TokenizerKind::huggingface && t.tokenizer_type != TokenizerKind::none)
+    return builder.reject(key, "the tokenizer is not Hugging Face's", "leave it out");
+  for (const std::string& each : t.hf_assign_unused_tokens) {
+    const size_t comma = each.rfind(',');
+    const std::string_view id = comma == std::string::npos ? "" : std::string_view(each).substr(comma + 1);
+    if (comma == 0 || id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != id.npos)
+      return builder.reject(key, fmt::format("'{}' is no name and id", each),
+                            "leave it out, or write NAME,ID such as <audio>,32002");
+  }
+}
+
+// Files are read from and written to the file system.
+void file_systems(ConfigBuilder& builder) {
+  const DatasetConfig& d = builder.config.dataset;
+  const CheckpointConfig& c = builder.config.checkpoint;
+  const auto check = [&](const char* name, std::span<const std::string> paths) {
+    for (const std::string& path : paths)
+      if (const size_t scheme = path.find("://"); scheme != std::string::npos && scheme > 0 && scheme < 8)
+        return builder.reject(name, fmt::format("{} is in object storage, which is not read", path),
+                              "give the path of a folder where the bucket is mounted");
+  };
+  check("dataset.data_path", d.data_path);
+  check("dataset.train_data_path", d.train_data_path);
+  check("dataset.valid_data_path", d.valid_data_path);
+  check("dataset.test_data_path", d.test_data_path);
+  check("dataset.path_to_cache", std::span(&d.path_to_cache, 1));
+  check("checkpoint.load", std::span(&c.load, 1));
+  check("checkpoint.pretrained_checkpoint", std::span(&c.pretrained_checkpoint, 1));
+  check("checkpoint.save", std::span(&c.save, 1));
+}
+
 // Documents are told apart by the token that ends them.
 void document_ends(ConfigBuilder& builder) {
   const DatasetConfig& d = builder.config.dataset;
@@ -79,6 +115,12 @@ constexpr Rule kDataRules[] = {
      "tokenizer.tokenizer_sentencepiece_legacy tokenizer.tokenizer_sentencepiece_ignore_extra_whitespaces "
      "tokenizer.metadata_path",
      "options of a tokenizer suit its kind", tokenizer_options},
+    {"assigned_tokens", "tokenizer.tokenizer_type tokenizer.hf_assign_unused_tokens",
+     "names are assigned to ids of a Hugging Face tokenizer", assigned_tokens},
+    {"file_systems",
+     "dataset.data_path dataset.train_data_path dataset.valid_data_path dataset.test_data_path "
+     "dataset.path_to_cache checkpoint.load checkpoint.pretrained_checkpoint checkpoint.save",
+     "data and checkpoints are in the file system", file_systems},
     {"document_ends",
      "tokenizer.tokenizer_type dataset.reset_position_ids dataset.reset_attention_mask dataset.eod_mask_loss "
      "dataset.fim_data dataset.sft",

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "megatron/base/counted.h"
 #include "megatron/config/resolve/inactive_slots.h"
 #include "megatron/config/rules/rules.h"
 
@@ -89,10 +90,38 @@ void tower_layouts(ConfigBuilder& builder) {
                    "leave one of the three out");
 }
 
+// The tower runs on the ranks of the language model: a script that lays out both may say so.
+void tower_ranks(ConfigBuilder& builder) {
+  const RunConfig& run = builder.config.run;
+  const std::optional<int64_t> replicas = builder.data_parallel_size;
+  if (run.llm_dp > 0 && replicas && run.llm_dp != *replicas)
+    builder.reject("run.llm_dp",
+                   fmt::format("{} make {}; {} would need {}", counted(*builder.world_size, "rank"),
+                               counted(*replicas, "replica"), run.llm_dp,
+                               counted(*builder.world_size / *replicas * run.llm_dp, "rank")),
+                   fmt::format("use {}", *replicas));
+  if (!builder.config.model.has_tower()) return;
+  const char* shared = "the tower runs on the ranks of the language model";
+  if (run.llm_offset > 0) builder.reject("run.llm_offset", shared, "use 0");
+  const int64_t tp = builder.config.parallel.tensor_model_parallel_size;
+  if (run.encoder_tp > 0 && run.encoder_tp != tp)
+    builder.reject("run.encoder_tp", shared, fmt::format("use {}, or leave it out", tp));
+  if (run.encoder_dp > 0 && replicas && run.encoder_dp != *replicas)
+    builder.reject("run.encoder_dp", shared, fmt::format("use {}, or leave it out", *replicas));
+}
+
 // How images are cut and written in the text.
 void tower_texts(ConfigBuilder& builder) {
   const ModelConfig& model = builder.config.model;
   if (!model.has_tower()) return;
+  if (model.dynamic_resolution && model.vision_tower == VisionTowerKind::siglip)
+    builder.reject("model.dynamic_resolution", "the tower pools squares of one size", "leave it out");
+  if (model.dynamic_resolution && model.use_tiling)
+    builder.reject("model.dynamic_resolution", "tiles have one size", "leave it out");
+  if (model.dynamic_resolution && model.dynamic_resolution_max_patches > 0 &&
+      model.dynamic_resolution_max_patches < std::max<int64_t>(4, model.dynamic_resolution_min_patches))
+    builder.reject("model.dynamic_resolution_max_patches", "is less than an image needs",
+                   fmt::format("use {} or more", std::max<int64_t>(4, model.dynamic_resolution_min_patches)));
   if (model.use_tile_tags && model.max_num_tiles > 12)
     builder.reject("model.max_num_tiles", "tags name twelve tiles at most",
                    "use 12, or leave out --use-tile-tags");
@@ -112,8 +141,12 @@ void tower_data(ConfigBuilder& builder) {
                      "use single or cyclic");
     return;
   }
-  for (const auto& [name, on] : {std::pair{"dataset.packing", data.packing != Packing::none},
-                                 {"dataset.fim_data", data.fim_data},
+  if (data.packing != Packing::none)
+    builder.reject("dataset.packing", "does not go with images", "use --packing-buffer-size 64 instead");
+  if (data.packing_buffer_size > 0 && config.model.vision_bidirectional)
+    builder.reject("dataset.packing_buffer_size", "tokens of one image see each other, and are not packed",
+                   "use 0");
+  for (const auto& [name, on] : {std::pair{"dataset.fim_data", data.fim_data},
                                  {"dataset.inter_document_masking", data.inter_document_masking}})
     if (on) builder.reject(name, "does not go with images", "leave it out");
 }
@@ -133,12 +166,19 @@ constexpr Rule kVisionRules[] = {
      "model.mtp_num_layers model.cuda_graph_impl model.non_active_ranks_per_dp model.tp_spares "
      "model.freeze_language_model model.freeze_vision_model model.freeze_vision_projection",
      "models with a vision tower train under layouts that its images allow", tower_layouts},
-    {"tower_texts", "model.vision_tower model.use_tile_tags model.max_num_tiles model.language_model_type",
+    {"tower_ranks",
+     "model.vision_tower model.tensor_model_parallel_size run.llm_dp run.llm_offset run.encoder_tp "
+     "run.encoder_dp",
+     "a layout that names the tower's ranks names the language model's", tower_ranks},
+    {"tower_texts",
+     "model.vision_tower model.use_tile_tags model.max_num_tiles model.language_model_type model.use_tiling "
+     "model.dynamic_resolution model.dynamic_resolution_min_patches model.dynamic_resolution_max_patches",
      "tiles and decoders are such as the flags can name", tower_texts},
     {"tower_data",
-     "model.vision_tower dataset.dataloader_type dataset.packing dataset.fim_data "
+     "model.vision_tower model.vision_bidirectional dataset.dataloader_type dataset.packing "
+     "dataset.packing_buffer_size dataset.fim_data "
      "dataset.inter_document_masking",
-     "images belong to rows that are not packed", tower_data},
+     "rows with images are packed in their own way", tower_data},
 };
 
 }  // namespace

@@ -82,7 +82,10 @@ CONDITION(norms_projection, "--vision-projector-norm", c.model.vision_projector_
 CONDITION(tiles_images, "--use-tiling", c.model.use_tiling)
 CONDITION(speaks_qwen, "--tokenizer-prompt-format qwen2p0 or qwen2p5",
           c.model.tokenizer_prompt_format.starts_with("qwen"))
+CONDITION(keeps_ratios, "--dynamic-resolution", c.model.dynamic_resolution)
+CONDITION(packs_images, "--packing-buffer-size", c.dataset.packing_buffer_size > 0)
 CONDITION(is_sft, "--sft", c.dataset.sft)
+CONDITION(names_finetune_data, "--finetune-hf-dataset", !c.dataset.finetune_hf_dataset.empty())
 CONDITION(packs_offline, "--packing offline", c.dataset.packing == Packing::offline)
 CONDITION(replays, "--replay", !c.dataset.replay.empty())
 CONDITION(profiles, "--profile or --record-memory-history",

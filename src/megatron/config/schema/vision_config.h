@@ -43,6 +43,11 @@ struct VisionConfig {
     const int64_t side = vision_image_size / vision_patch_size;
     return side * side;
   }
+  // The same where images keep their ratio of sides, and may be larger or smaller.
+  int64_t most_patches() const {
+    return dynamic_resolution && dynamic_resolution_max_patches > 0 ? dynamic_resolution_max_patches
+                                                                    : image_patches();
+  }
 };
 
 }  // namespace megatron

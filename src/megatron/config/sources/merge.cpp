@@ -39,7 +39,10 @@ Target find_target(std::string_view name) {
 // Rows that are no matter of the model: how images are cut and written in the text, what learns, and that the
 // run of a checkpoint began with a dense model.
 bool is_of_the_run(std::string_view key) {
-  constexpr std::string_view kKeys[] = {"use_tiling",
+  constexpr std::string_view kKeys[] = {"dynamic_resolution",
+                                        "dynamic_resolution_min_patches",
+                                        "dynamic_resolution_max_patches",
+                                        "use_tiling",
                                         "max_num_tiles",
                                         "use_thumbnail",
                                         "use_area_weighted_aspect_ratio",

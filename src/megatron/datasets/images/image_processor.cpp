@@ -47,7 +47,8 @@ struct Reader {
 
 int64_t rounded_to_even(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
 
-// Qwen's size: sides are multiples of `factor`, their product between two bounds, their ratio kept.
+// Qwen's size, also of --dynamic-resolution: sides are multiples of `factor`, their product between two
+// bounds, their ratio kept.
 std::array<int64_t, 2> qwen_size(int64_t width, int64_t height, int64_t factor, int64_t least, int64_t most,
                                  const std::string& origin) {
   require_input(std::max(width, height) <= 200 * std::min(width, height),
@@ -149,6 +150,12 @@ std::array<int64_t, 2> ImageProcessor::size_of(int64_t width, int64_t height,
   if (vision_.is_qwen())
     return qwen_size(width, height, vision_.vision_patch_size * vision_.vision_spatial_merge_size,
                      min_pixels_, max_pixels_, origin);
+  if (keeps_ratio()) {
+    const int64_t patch = vision_.vision_patch_size, unit = patch * (vision_.vision_pixel_shuffle ? 2 : 1);
+    return qwen_size(width, height, unit,
+                     std::max(vision_.dynamic_resolution_min_patches * patch * patch, unit * unit),
+                     std::max(vision_.most_patches() * patch * patch, unit * unit), origin);
+  }
   if (width_ > 0) return {width_, height_};
   const int64_t longer = shortest_edge_ * std::max(width, height) / std::min(width, height);
   return width <= height ? std::array{shortest_edge_, longer} : std::array{longer, shortest_edge_};
@@ -157,6 +164,7 @@ std::array<int64_t, 2> ImageProcessor::size_of(int64_t width, int64_t height,
 ImagePatches ImageProcessor::operator()(const Image& image) const {
   const auto [width, height] = size_of(image.width, image.height, "image");
   Image ready = resized(image, width, height, resample_);
+  if (keeps_ratio()) return patches_of(ready);
   if (crops_ && (ready.width != crop_width_ || ready.height != crop_height_))
     ready = cropped_to_center(ready, crop_width_, crop_height_);
   if (vision_.is_qwen()) return merged_patches_of(ready);

@@ -38,6 +38,10 @@ class ImageProcessor {
   ImagePatches merged_patches_of(const Image& image) const;
 
   VisionConfig vision_;
+  bool keeps_ratio() const {
+    return vision_.dynamic_resolution && vision_.vision_tower == VisionTowerKind::clip;
+  }
+
   bool resizes_ = true, crops_ = false;
   int64_t min_pixels_ = 0, max_pixels_ = 0;  // Qwen
   int64_t width_ = 0, height_ = 0;           // else; 0: by the shortest edge

@@ -1,6 +1,7 @@
 #include "megatron/datasets/images/mock_images.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "megatron/base/refuse.h"
 #include "megatron/datasets/random/numpy_random.h"
@@ -9,7 +10,8 @@ namespace megatron {
 
 PatchGrid mock_grid(const VisionConfig& vision, int64_t length) {
   if (!vision.is_qwen()) {
-    const int64_t side = vision.vision_image_size / vision.vision_patch_size;
+    const auto most = static_cast<int64_t>(std::sqrt(static_cast<double>(vision.most_patches())));
+    const int64_t side = vision.vision_pixel_shuffle ? most / 2 * 2 : most;
     return {1, side, side};
   }
   constexpr int64_t kMostCells = 16;  // along a side: 448 pixels of the usual patches

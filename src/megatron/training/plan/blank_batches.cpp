@@ -13,13 +13,13 @@ Tensor host_ones(const Shape& shape) {
   return Tensor::wrap(values->data(), shape, DType::I64, kCpu, values);
 }
 
-// An image in every row, or as many tiles as it has room for beside a token of text.
-void add_blank_images(const ModelConfig& model, Batch& batch) {
+// An image in every row, or as many tiles or packed images as it has room for beside a token of text.
+void add_blank_images(const ModelConfig& model, bool packed, Batch& batch) {
   const PatchGrid grid = mock_grid(model, batch.length());
   const int64_t tokens = model.image_tokens(grid.patches());
   if (tokens < 1 || tokens >= batch.length()) return;
-  const bool tiles = model.use_tiling && model.vision_tower == VisionTowerKind::clip;
-  const int64_t each = tiles ? (batch.length() - 1) / tokens : 1, images = batch.rows * each;
+  const bool several = packed || (model.use_tiling && model.vision_tower == VisionTowerKind::clip);
+  const int64_t each = several ? (batch.length() - 1) / tokens : 1, images = batch.rows * each;
   for (int64_t row = 0; row < batch.rows; ++row)
     std::fill_n(batch.ids.begin() + row * batch.length(), each * tokens, model.image_token_id);
   const Shape shape{images * grid.patches(), patch_features(model)};
@@ -49,7 +49,7 @@ std::vector<Batch> blank_batches(const Config& config, int64_t count) {
   }
   if (model.model_type == ModelType::t5)
     batch.extra["encoder_ids"] = batch.extra["encoder_mask"] = host_ones({rows, length});
-  if (model.has_tower()) add_blank_images(model, batch);
+  if (model.has_tower()) add_blank_images(model, config.dataset.packing_buffer_size > 0, batch);
   std::vector<Batch> batches(static_cast<size_t>(count), batch);
   for (int64_t i = 0; i < count; ++i) batches[static_cast<size_t>(i)].first = i * rows;
   return batches;

@@ -2,6 +2,7 @@
 
 #include "megatron/datasets/images/image_rows.h"
 #include "megatron/datasets/images/mock_images.h"
+#include "megatron/datasets/images/packed_images.h"
 #include "megatron/datasets/sft/sft_templates.h"
 #include "megatron/training/run/data_splits.h"
 #include "megatron/training/run/unlearned_rows.h"
@@ -16,6 +17,15 @@ std::string processor_of(const Config& config) {
   return config.tokenizer.tokenizer_model;
 }
 
+// Tokens of a sample, and of those that are packed together, at most.
+int64_t longest_sample(const Config& config) {
+  const DatasetConfig& data = config.dataset;
+  const int64_t length = config.model.seq_length;
+  return data.packing_buffer_size > 0 && data.packing_seq_length > 0
+             ? std::min(length, data.packing_seq_length)
+             : length;
+}
+
 std::shared_ptr<const ImageTextEncoder> encoder_of(const Config& config, const Tokenizer& tokenizer,
                                                    const Log& log) {
   const DatasetConfig& data = config.dataset;
@@ -28,8 +38,8 @@ std::shared_ptr<const ImageTextEncoder> encoder_of(const Config& config, const T
   options.loss = data.answer_only_loss ? LossMode::assistant : LossMode::full;
   options.chat_template = chat_template_of(templates);
   options.special_tokens = templates.special_tokens;
-  options.max_length = config.model.seq_length + 1;
-  options.on_nothing_learned = unlearned_rows(log, config.model.seq_length);
+  options.max_length = longest_sample(config) + 1;
+  options.on_nothing_learned = unlearned_rows(log, longest_sample(config));
   return std::make_shared<const ImageTextEncoder>(tokenizer, std::move(options), config.model,
                                                   ImageProcessor::open(config.model, processor_of(config)));
 }
@@ -70,6 +80,23 @@ RunData image_data(const Config& config, const Log& log) {
     return std::make_shared<const ImageRows>(encoded_rows(open_images(path), encode), path, ends, most,
                                              samples);
   };
+  if (data.packing_buffer_size > 0) {
+    const int64_t context = config.parallel.context_parallel_size;
+    const ImagePacking packing{.buffer = data.packing_buffer_size,
+                               .length = length,
+                               .most = longest_sample(config),
+                               .multiple = context > 1 ? 2 * context : 1,
+                               .pad = pad};
+    const auto pack = [&](const std::string& path, Split split, auto ends, auto samples) {
+      return std::make_shared<const PackedImageRows>(*make(path, split, ends, samples), packing, samples);
+    };
+    const auto to_packed = [&](Split split, std::shared_ptr<const BlendedDataset<PackedImageRows>> packs) {
+      SampleOrder order = sample_order(config, split, packs->size());
+      return packed_image_source([packs](int64_t i) { return packs->sample(i); }, std::move(order), packing,
+                                 data.use_loss_scaling);
+    };
+    return run_data_of<PackedImageRows>(config, source, pack, to_packed);
+  }
   const auto to_source = [&](Split split, std::shared_ptr<const BlendedDataset<ImageRows>> rows) {
     SampleOrder order = sample_order(config, split, rows->size());
     return image_source([rows](int64_t i) { return rows->sample(i); }, std::move(order), length, pad,

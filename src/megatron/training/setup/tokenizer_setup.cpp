@@ -18,6 +18,7 @@ TokenizerOptions tokenizer_options(const TokenizerConfig& config) {
           .tiktoken_pattern = config.tiktoken_pattern,
           .tiktoken_num_special_tokens = config.tiktoken_num_special_tokens.value_or(-1),
           .special_tokens = config.special_tokens,
+          .assigned_tokens = config.hf_assign_unused_tokens,
           .null_eod_id = config.null_tokenizer_eod_id.value_or(-1),
           .null_pad_id = config.null_tokenizer_pad_id,
           .vocab_extra_ids = config.vocab_extra_ids,
