@@ -166,7 +166,9 @@ ImageRows::ImageRows(SampleRows rows, const std::string& path, std::array<double
   if (max_rows > 0) range_.end = std::min(range_.end, range_.begin + max_rows);
   size_ = num_samples.value_or(range_.size());
   require_input(size_ == 0 || range_.size() > 0,
-                "{}: samples are asked of a split without rows; give --split otherwise", path);
+                "{}: --split leaves one of its parts, of which samples are asked, without rows; give it a "
+                "larger share, as in --split 90,10,0, or --eval-iters 0 with --split 1,0,0",
+                path);
   description_["class"] = "ImageRows";
   description_["dataset_path"] = path;
   description_["rows"] = Json::Array{range_.begin, range_.end};

@@ -54,7 +54,10 @@ SftDataset::SftDataset(std::shared_ptr<const JsonRows> rows, SftOptions options,
   description_["class"] = "SFTDataset";
   description_["dataset_path"] = rows_->path();
   if (size_ > 0 && range_.size() == 0)
-    throw ConfigError(fmt::format("{}: {} samples were asked of a split without rows", rows_->path(), size_));
+    throw ConfigError(fmt::format(
+        "{}: --split leaves a part, of which {} samples are asked, without rows; give it a larger "
+        "share, as in --split 90,10,0, or --eval-iters 0 with --split 1,0,0",
+        rows_->path(), size_));
 }
 
 GptSample SftDataset::sample(int64_t i) const {

@@ -23,8 +23,10 @@ Json describe_sft(std::string_view kind, const std::string& path, IndexRange ran
 
 void require_rows(const std::string& path, int64_t rows) {
   if (rows == 0)
-    throw ConfigError(
-        fmt::format("{}: samples are asked of a split without rows; give --split otherwise", path));
+    throw ConfigError(fmt::format(
+        "{}: --split leaves one of its parts, of which samples are asked, without rows; give it a "
+        "larger share, as in --split 90,10,0, or --eval-iters 0 with --split 1,0,0",
+        path));
 }
 
 // Runs visit(i) for i in [0, count) on some threads. The first fault ends it.

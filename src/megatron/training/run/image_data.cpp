@@ -1,5 +1,9 @@
 #include "megatron/training/run/image_data.h"
 
+#include <algorithm>
+#include <filesystem>
+
+#include "megatron/base/refuse.h"
 #include "megatron/datasets/images/image_rows.h"
 #include "megatron/datasets/images/mock_images.h"
 #include "megatron/datasets/images/packed_images.h"
@@ -13,7 +17,11 @@ namespace {
 
 // The folder or file of preprocessor_config.json; "" or a folder without one: the tower's usual.
 std::string processor_of(const Config& config) {
-  if (!config.model.image_processor.empty()) return config.model.image_processor;
+  if (const std::string& path = config.model.image_processor; !path.empty()) {
+    require_input(std::filesystem::exists(path), "--image-processor {}: there is no such file or folder",
+                  path);
+    return path;
+  }
   return config.tokenizer.tokenizer_model;
 }
 
