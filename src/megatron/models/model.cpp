@@ -187,6 +187,8 @@ Tensor Model::logits(RankContext& ctx, const ForwardPass& pass) {
   for (int64_t& place : held) {
     const int64_t row = place / rows.length, at = place % rows.length;
     place = at < given ? text[static_cast<size_t>(row * given + at)] : 0;
+    // An image's token may stand outside of the vocabulary; its row is the tower's.
+    if (place < 0 && pass.images && config_.is_image_token(place)) place = 0;
   }
   MicroBatch micro;
   micro.seq = all_chunks_[0]->sequences(ctx, rows);

@@ -89,6 +89,60 @@ TEST(UpstreamCommands, RanksThatAreNotThere) {
   EXPECT_NE(outcome.out.find("4 ranks: tp 2, pp 1, cp 1, dp 2"), std::string::npos) << outcome.out;
 }
 
+// A model whose tower flags described sees pictures from its checkpoint, whose projector the flags repeat.
+TEST(UpstreamCommands, PicturesOfATowerFromFlags) {
+  TempDir folder;
+  testing::write_text(folder / "p.ppm", "P6 2 1 255\n" + std::string(6, 'x'));
+  const std::string config = golden_path("vision", "llava/model/config.json");
+  const std::vector<std::string> model = {"-q",
+                                          "--tokenizer-type",
+                                          "HuggingFaceTokenizer",
+                                          "--tokenizer-model",
+                                          config.substr(0, config.rfind('/')),
+                                          "--device",
+                                          "cpu",
+                                          "--img-h",
+                                          "56",
+                                          "--patch-dim",
+                                          "14",
+                                          "--disable-vision-class-token",
+                                          "--use-pixel-shuffle-only",
+                                          "--dynamic-resolution"};
+  const auto run = [&](const std::string& command, const std::vector<std::string>& more) {
+    std::vector<std::string> words = model + more;
+    words.insert(words.begin() + 1, command);
+    return run_command(words);
+  };
+  Outcome outcome = run("pretrain", {"--num-layers",
+                                     "2",
+                                     "--hidden-size",
+                                     "32",
+                                     "--num-attention-heads",
+                                     "4",
+                                     "--seq-length",
+                                     "32",
+                                     "--max-position-embeddings",
+                                     "64",
+                                     "--position-embedding-type",
+                                     "rope",
+                                     "--micro-batch-size",
+                                     "1",
+                                     "--lr",
+                                     "1e-3",
+                                     "--mock-data",
+                                     "--train-iters",
+                                     "1",
+                                     "--eval-iters",
+                                     "0",
+                                     "--save",
+                                     folder / "c"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  outcome = run("generate", {"--load", folder / "c", "--prompt", "<image>what", "--images", folder / "p.ppm",
+                             "--out-seq-length", "2", "--ignore-eos"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("<image>what"), 0u) << outcome.out;
+}
+
 // --ckpt-convert-format writes what --load names in another layout, and back; no step is taken.
 TEST(UpstreamCommands, CheckpointsInAnotherLayout) {
   TempDir folder;

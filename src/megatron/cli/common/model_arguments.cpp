@@ -109,7 +109,7 @@ ModelArguments model_arguments(Invocation& invocation, const CommandLine& line, 
   // A token that is decoded cannot be shared out among ranks.
   resolved.config.parallel.sequence_parallel = false;
   resolved.config.parallel.tp_comm_overlap = false;
-  if (const VisionConfig* vision = source.vision())
+  if (const VisionConfig* vision = source.vision(); vision && !resolved.config.model.has_tower())
     resolved.config.model = with_tower(resolved.config.model, *vision);
   const std::optional<DType> quantized = quantized_dtype(line.get("--quantization"), resolved.config);
   check_forward_launches(resolved, place.processes * resolved.config.run.ranks);
@@ -130,7 +130,7 @@ std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& 
   if (!line.has("--images")) return images;
   for (const std::string& path : line.own.at("--images")) {
     if (path.find(".safetensors") != std::string::npos) continue;
-    if (!arguments.source.vision())
+    if (!arguments.config.model.has_tower())
       throw ConfigError(
           fmt::format("{}: the model has no vision tower for --images", arguments.source.path()));
     images.push_back(read_image(path));
@@ -142,10 +142,10 @@ std::vector<Image> picture_files(const CommandLine& line, const ModelArguments& 
 
 std::unique_ptr<ImageFile> image_file(const CommandLine& line, const ModelArguments& arguments) {
   if (!line.has("--images")) return nullptr;
-  const VisionConfig* vision = arguments.source.vision();
-  if (!vision)
+  const VisionConfig& vision = arguments.config.model;
+  if (!vision.has_tower())
     throw ConfigError(fmt::format("{}: the model has no vision tower for --images", arguments.source.path()));
-  return std::make_unique<ImageFile>(line.get("--images"), *vision);
+  return std::make_unique<ImageFile>(line.get("--images"), vision);
 }
 
 std::string model_command_help(std::string_view usage, std::span<const CommandFlag> flags) {

@@ -117,7 +117,7 @@ void tower_texts(ConfigBuilder& builder) {
   if (model.dynamic_resolution && model.vision_tower == VisionTowerKind::siglip)
     builder.reject("model.dynamic_resolution", "the tower pools squares of one size", "leave it out");
   if (model.dynamic_resolution && model.use_tiling)
-    builder.reject("model.dynamic_resolution", "tiles have one size", "leave it out");
+    builder.reject("model.dynamic_resolution", "tiles have one size", "leave out --use-tiling");
   if (model.dynamic_resolution && model.dynamic_resolution_max_patches > 0 &&
       model.dynamic_resolution_max_patches < std::max<int64_t>(4, model.dynamic_resolution_min_patches))
     builder.reject("model.dynamic_resolution_max_patches", "is less than an image needs",

@@ -310,7 +310,15 @@ class Merger {
     set(*target.entry, std::move(whole), origin);
   }
 
+  // A flag that repeats what the model says of its projector changes nothing.
+  bool repeats_model(const Catalog::Entry& entry, const Json& value, const Origin& origin) const {
+    const std::string_view key = entry.setting->key;
+    return (key == "vision_pixel_shuffle" || key == "language_model_type") && origin.source > Source::hf &&
+           merged_.origins[entry.index].source == Source::hf && merged_.values[entry.index] == value;
+  }
+
   void set(const Catalog::Entry& entry, Json value, const Origin& origin) {
+    if (repeats_model(entry, value, origin)) return;
     merged_.values[entry.index] = std::move(value);
     merged_.origins[entry.index] = origin;
   }
