@@ -108,7 +108,8 @@ class KlDivergenceNode final : public Node {
     student_.reset();
     const Chunks chunks(ctx, student, options_);
     const Tensor scale = row_scale(ctx, tape.take_grad(output()));
-    const Tensor dstudent = teacher_.storage().unique() ? teacher_ : ctx.empty_like(student);
+    const bool fits = teacher_.dtype() == student.dtype() && teacher_.storage().unique();
+    const Tensor dstudent = fits ? teacher_ : ctx.empty_like(student);
     const Tensor q = chunks.workspace(), p = chunks.workspace();
     chunks.for_each([&](int64_t begin, int64_t end) {
       const Tensor own = q.slice(0, 0, end - begin), taught = p.slice(0, 0, end - begin),
@@ -143,6 +144,12 @@ class KlDivergenceNode final : public Node {
 
 }  // namespace
 
+Tensor log_sum_exp(RankContext& ctx, const Tensor& logits, const KlDivergenceOptions& options) {
+  KlDivergenceOptions as_they_are = options;
+  as_they_are.temperature = 1;
+  return Chunks(ctx, logits, as_they_are).log_sum_exp(logits);
+}
+
 Tensor kl_divergence(RankContext& ctx, const Tensor& student, Tensor teacher,
                      const KlDivergenceOptions& options) {
   const char* op = "kl_divergence";
@@ -151,7 +158,8 @@ Tensor kl_divergence(RankContext& ctx, const Tensor& student, Tensor teacher,
   require(student.rank() == 2 && student.is_contiguous() && teacher.is_contiguous(),
           "{}: logits are {} and {}, but they must be [rows, columns], contiguous", op, student, teacher);
   check_shape(op, "teacher", teacher, student.shape());
-  check_dtype(op, "teacher", teacher, student.dtype());
+  if (teacher.dtype() != accumulation_dtype(student.dtype()))
+    check_dtype(op, "teacher", teacher, student.dtype());
   require(options.temperature > 0, "{}: the temperature is {}, but must be above 0", op, options.temperature);
   require(!options.reduce || (options.vocab_size > 0 && options.sum),
           "{}: with the vocabulary spread over ranks, vocab_size must say how large it is, and sum add up",

@@ -16,8 +16,13 @@ struct KlDivergenceOptions {
 
 // KL(teacher ‖ student) = Σ p · (ln p − ln q) of each row, where p and q are the softmax of the logits of
 // teacher and student [rows, columns] over the temperature: [rows], fp32 (fp64 for fp64). The teacher gets no
-// gradient: where nobody else holds its logits, that of the student takes their place.
+// gradient: where nobody else holds its logits, that of the student takes their place. They may be of the
+// accumulation dtype.
 Tensor kl_divergence(RankContext& ctx, const Tensor& student, Tensor teacher,
                      const KlDivergenceOptions& options = {});
+
+// ln Σ exp of each row of logits over the whole vocabulary, [rows]; the temperature is not looked at, and
+// nothing recorded.
+Tensor log_sum_exp(RankContext& ctx, const Tensor& logits, const KlDivergenceOptions& options);
 
 }  // namespace megatron::ops
