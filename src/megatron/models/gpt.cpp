@@ -359,8 +359,10 @@ void GptModel::finish_batch(RankContext& ctx) {
 }
 
 void GptModel::update_expert_bias(RankContext& ctx, const Tensor& gate) {
-  for (auto& layer : layers_) layer->update_expert_bias(ctx, gate);
-  for (auto& layer : mtp_) layer->update_expert_bias(ctx, gate);
+  if (!holds_base_biases_)
+    for (auto& layer : layers_) layer->update_expert_bias(ctx, gate);
+  if (!holds_mtp_biases_)
+    for (auto& layer : mtp_) layer->update_expert_bias(ctx, gate);
 }
 
 std::vector<AuxLossSum> GptModel::take_losses() {

@@ -62,6 +62,11 @@ class GptModel final : public ModelChunk {
   std::vector<QkClipTarget*> qk_clip_targets() override;
   void finish_batch(RankContext& ctx) override;
   void update_expert_bias(RankContext& ctx, const Tensor& gate) override;
+  // Which of the experts' biases stay as they are: of the layers, and of the MTP layers.
+  void hold_expert_biases(bool of_layers, bool of_mtp) {
+    holds_base_biases_ = of_layers;
+    holds_mtp_biases_ = of_mtp;
+  }
   std::vector<AuxLossSum> take_losses() override;
   const ModelConfig& config() const { return config_; }
   const ModelSlice& slice() const override { return slice_; }
@@ -99,6 +104,7 @@ class GptModel final : public ModelChunk {
   std::unique_ptr<Parameter> output_bias_;
   Parameter* shared_ = nullptr;  // another chunk's
   std::vector<std::unique_ptr<MtpLayer>> mtp_;
+  bool holds_base_biases_ = false, holds_mtp_biases_ = false;
   std::unique_ptr<Embedding> mtp_copy_;  // their copy of the table, where another rank has it
   Embedding* mtp_embedding_ = nullptr;   // what they use: that copy, or one of this rank's chunks'
   ActivationPlan plan_;

@@ -6,6 +6,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/nn/unit_map.h"
+#include "megatron/ops/fake_quantize.h"
 #include "megatron/ops/fp8_format.h"
 #include "megatron/ops/linear_adapter.h"
 
@@ -66,9 +67,10 @@ struct Parameter {
   Tensor scale;             // of narrow values, and
   DType wide = DType::F32;  // the dtype before, as Weight has them
   GradAccumulator accumulator;
-  std::function<void(RankContext&)> before_use;  // the value may still be on its way until then
-  std::unique_ptr<ops::Fp8Weight> fp8;           // where set, GEMMs with it are made in fp8
-  std::unique_ptr<ops::LinearAdapter> adapter;   // where set, linears with it are adapted
+  std::function<void(RankContext&)> before_use;        // the value may still be on its way until then
+  std::unique_ptr<ops::Fp8Weight> fp8;                 // where set, GEMMs with it are made in fp8
+  std::unique_ptr<ops::LinearAdapter> adapter;         // where set, linears with it are adapted
+  std::unique_ptr<ops::FakeQuantizer> fake_quantizer;  // where set, linears with it round what they multiply
 
   // The weight at the point of use, whatever reads it. Linears go through apply_linear() (nn/linear.h).
   Weight get(RankContext& ctx) {

@@ -98,6 +98,19 @@ TEST_F(Distill, GoesOnBitForBit) {
   EXPECT_EQ(saved.find("embedding.word_embeddings.weight")->shape, (Shape{32, 16}));
 }
 
+// A rounded student, beside the teacher or not, goes on so, too.
+TEST_F(Distill, RoundedRunsGoOnBitForBit) {
+  testing::TempDir place;
+  const std::string flags = taught("--train-iters 4 --export-quant-cfg NVFP4_DEFAULT_CFG ");
+  const std::string both = fmt::format("{} --save {} --load {} ", flags, place.path(), place.path());
+  const Steps whole = steps_of(flags), first = steps_of(both + "--exit-interval 2"), rest = steps_of(both);
+  EXPECT_NE(whole.losses, steps_of(taught("--train-iters 4 ")).losses);
+  for (const int64_t iteration : {3, 4}) {
+    EXPECT_EQ(rest.losses.at(iteration), whole.losses.at(iteration));
+    EXPECT_EQ(rest.norms.at(iteration), whole.norms.at(iteration));
+  }
+}
+
 TEST_F(Distill, TakesTheFileOfMegatronLm) {
   const std::string losses = file("losses.yaml",
                                   "logit_layers: [output_layer, output_layer]\n"

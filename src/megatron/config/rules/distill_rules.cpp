@@ -1,3 +1,6 @@
+#include <fmt/ranges.h>
+
+#include "megatron/config/resolve/quant_cfg.h"
 #include "megatron/config/rules/rules.h"
 
 namespace megatron {
@@ -20,11 +23,54 @@ void teacher_goes_with(ConfigBuilder& builder) {
     builder.reject("train.freeze_all_layers", "nothing would be learned from the teacher", "leave it out");
 }
 
+// Those of ModelOpt that look at sample inputs first are not built.
+void quant_cfg_is_built(ConfigBuilder& builder) {
+  const DistillConfig& distill = builder.config.distill;
+  if (!distill.rounds()) return;
+  const char* key = "distill.export_quant_cfg";
+  const std::string& name = distill.export_quant_cfg;
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (builder.purpose == Purpose::forward)
+    return builder.reject(key, "linears are rounded in training and its evaluations alone",
+                          "leave it out, or use --quantization int8");
+  if (quant_cfg(name)) return;
+  if (has("SMOOTHQUANT"))
+    return builder.reject(key, "inputs are not smoothed: that needs calibration, which is not built",
+                          "use INT8_DEFAULT_CFG");
+  if (has("AWQ"))
+    return builder.reject(key, "the scales of AWQ are found by calibration, which is not built",
+                          has("NVFP4") ? "use NVFP4_DEFAULT_CFG" : "use INT4_BLOCKWISE_WEIGHT_ONLY_CFG");
+  builder.reject(key, "no such configuration is built", fmt::format("use {}", fmt::join(kQuantCfgs, ", ")));
+}
+
+void rounds_once(ConfigBuilder& builder) {
+  const PrecisionConfig& p = builder.config.precision;
+  if (!builder.config.distill.rounds() || builder.purpose == Purpose::forward) return;
+  if (p.fp8 != Fp8Format::none)
+    builder.reject("model.fp8", "--export-quant-cfg rounds what linears multiply",
+                   "leave out --fp8-format or --export-quant-cfg");
+  else if (!p.te_precision_config_file.empty())
+    builder.reject("model.te_precision_config_file", "--export-quant-cfg rounds what linears multiply",
+                   "leave out --te-precision-config-file or --export-quant-cfg");
+}
+
+void mtp_layers_learn(ConfigBuilder& builder) {
+  if (builder.config.distill.qad_train_target == TrainTarget::mtp && builder.config.model.mtp_num_layers == 0)
+    builder.reject("distill.qad_train_target", "the model has no MTP layers",
+                   "add --mtp-num-layers 1, or leave it out");
+}
+
 constexpr Rule kDistillRules[] = {
     {"teacher_goes_with",
      "distill.export_kd_teacher_load model.model_type model.vision_tower model.output_logit_dtype "
      "train.freeze_all_layers",
      "decoders alone learn from a teacher, and learn", teacher_goes_with},
+    {"quant_cfg_is_built", "distill.export_quant_cfg",
+     "configurations of quantisation are those that need no calibration", quant_cfg_is_built},
+    {"rounds_once", "distill.export_quant_cfg model.fp8 model.te_precision_config_file",
+     "linears are rounded or in fp8, not both", rounds_once},
+    {"mtp_layers_learn", "distill.qad_train_target model.mtp_num_layers",
+     "MTP layers learn alone where there are any", mtp_layers_learn},
 };
 
 }  // namespace

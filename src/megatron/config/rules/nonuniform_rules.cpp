@@ -113,7 +113,8 @@ constexpr Rule kNonuniformRules[] = {
      "ddp.average_in_collective "
      "ddp.use_megatron_fsdp ddp.num_distributed_optimizer_instances optimizer.optimizer "
      "train.check_weight_hash_across_dp_replicas_interval logger.log_params_norm "
-     "ddp.use_distributed_optimizer distill.export_kd_teacher_load rl.perform_rl_step",
+     "ddp.use_distributed_optimizer distill.export_kd_teacher_load "
+     "distill.export_quant_cfg rl.perform_rl_step",
      "what unequal replicas cannot do is refused", nonuniform_goes_with},
 };
 
@@ -155,6 +156,7 @@ std::vector<NonuniformRefusal> nonuniform_refusals(const Config& config) {
   refuse(config.rl.perform_rl_step, "rl.perform_rl_step", "leave --perform-rl-step out");
   refuse(config.distill.has_teacher(), "distill.export_kd_teacher_load",
          "leave --export-kd-teacher-load out");
+  refuse(config.distill.rounds(), "distill.export_quant_cfg", "leave --export-quant-cfg out");
   return list;
 }
 

@@ -4,6 +4,9 @@
 
 namespace megatron {
 
+enum class TrainTarget { none, base, mtp, both };
+constexpr auto names(TrainTarget) { return std::array{"none", "base", "mtp", "both"}; }
+
 struct DistillConfig {
   static const Schema& rows();
 #define SETTING(type, name, value, ...) type name = value;
@@ -11,6 +14,7 @@ struct DistillConfig {
 #undef SETTING
 
   bool has_teacher() const { return !export_kd_teacher_load.empty(); }
+  bool rounds() const { return !export_quant_cfg.empty(); }
 };
 
 }  // namespace megatron

@@ -22,6 +22,16 @@ int64_t layer_of(std::string_view name) {
 
 }  // namespace
 
+bool is_linear_weight(std::string_view name) {
+  if (name.starts_with("vision_")) return false;
+  for (const char* end : {".linear_qkv.weight", ".linear_q.weight", ".linear_kv.weight",
+                          ".linear_q_proj.weight", ".linear_q_down_proj.weight", ".linear_q_up_proj.weight",
+                          ".linear_kv_down_proj.weight", ".linear_kv_up_proj.weight", ".linear_proj.weight",
+                          ".in_proj.weight", ".out_proj.weight", ".linear_fc1.weight", ".linear_fc2.weight"})
+    if (name.ends_with(end)) return true;
+  return false;
+}
+
 void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
   const PrecisionConfig& p = config.precision;
   const bool on = p.fp8 != Fp8Format::none;
@@ -33,14 +43,7 @@ void choose_fp8(const Config& config, std::span<Parameter* const> parameters) {
                                             : "output_layer.weight";
   for (Parameter* parameter : parameters) {
     int64_t layer = layer_of(parameter->name);
-    bool linear = false;
-    for (const char* name :
-         {".linear_qkv.weight", ".linear_q.weight", ".linear_kv.weight", ".linear_q_proj.weight",
-          ".linear_q_down_proj.weight", ".linear_q_up_proj.weight", ".linear_kv_down_proj.weight",
-          ".linear_kv_up_proj.weight", ".linear_proj.weight", ".in_proj.weight", ".out_proj.weight",
-          ".linear_fc1.weight", ".linear_fc2.weight"})
-      linear |= parameter->name.ends_with(name);
-    if (parameter->name.starts_with("vision_")) continue;
+    const bool linear = is_linear_weight(parameter->name);
     const bool output = on && p.fp8_output_proj && parameter->name.ends_with(output_layer);
     if (!linear && !output) continue;
     // What the model's own settings say of it, and the file in place of that.

@@ -1,12 +1,17 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include "megatron/config/config.h"
 #include "megatron/nn/parameter.h"
 #include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
+
+// Whether a parameter of this name is the weight of a linear of attention, of a recurrent layer, of an MLP or
+// of experts.
+bool is_linear_weight(std::string_view name);
 
 // Marks the weights whose GEMMs are made in fp8: those of the linears of attention (latent attention too), of
 // recurrent layers, of the MLP and of experts, without the layers that shall stay as they are. Norms, the

@@ -13,7 +13,9 @@
 #include "megatron/optimizer/update_gate.h"
 #include "megatron/parallel/upload_ahead.h"
 #include "megatron/training/setup/optimizer_setup.h"
+#include "megatron/training/step/fake_quant_setup.h"
 #include "megatron/training/step/replayed_experts.h"
+#include "megatron/training/step/train_target.h"
 
 namespace megatron {
 
@@ -178,7 +180,9 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
   PipelineShape shape = pipeline_shape(config, 1);
   for (ModelChunk* chunk : model_.chunks())
     chunk->set_activation_plan(ActivationPlan::from(config.execution));
+  freeze_other_side(config.distill.qad_train_target, model_);
   choose_fp8(config, parameters());
+  choose_fake_quantizers(config, parameters(), parallel);
   if (config.precision.fp8 != Fp8Format::none && config.precision.fp8_recipe == Fp8Recipe::delayed)
     fp8_history_ = std::make_unique<Fp8History>(ctx, config.precision, parameters());
   const bool copies = embedding_holders(config, shape).size() > 1;
@@ -207,8 +211,10 @@ bool RankTrainer::tower_learns() {
 }
 
 void RankTrainer::values_changed() {
-  for (Parameter* parameter : parameters())
+  for (Parameter* parameter : parameters()) {
     if (parameter->fp8) parameter->fp8->current = false;
+    if (parameter->fake_quantizer) parameter->fake_quantizer->forget();
+  }
 }
 
 std::vector<Batch> RankTrainer::batches_of(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
