@@ -300,6 +300,18 @@ Tensor GptModel::logit_divergence(RankContext& ctx, const Tensor& logits, Tensor
                                       {.vocab_size = config_.vocab_size, .rows = &rows_});
 }
 
+ops::Likeliest GptModel::likeliest(RankContext& ctx, const Tensor& logits, int64_t count) {
+  return ops::likeliest_tokens(
+      ctx, logits, count,
+      vocab_columns(logits.size(1), parallel_.tensor, {.vocab_size = config_.vocab_size, .rows = &rows_}));
+}
+
+Tensor GptModel::completed_logits(RankContext& ctx, const Tensor& logits, const ops::Likeliest& teacher) {
+  return ops::completed_logits(
+      ctx, logits, teacher,
+      vocab_columns(logits.size(1), parallel_.tensor, {.vocab_size = config_.vocab_size, .rows = &rows_}));
+}
+
 std::vector<Tensor> GptModel::run_mtp(RankContext& ctx, const Tensor& hidden,
                                       std::span<const MtpTokens> tokens, const SeqInfo& seq) {
   require(static_cast<int64_t>(tokens.size()) == config_.mtp_num_layers,

@@ -48,6 +48,8 @@ class GptModel final : public ModelChunk {
   Tensor logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) override;
   Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher, const Tensor& labels,
                           double temperature) override;
+  ops::Likeliest likeliest(RankContext& ctx, const Tensor& logits, int64_t count) override;
+  Tensor completed_logits(RankContext& ctx, const Tensor& logits, const ops::Likeliest& teacher) override;
   // Multi-token prediction, in the chunk that has the layers: what each of them makes of the hidden states.
   std::vector<Tensor> run_mtp(RankContext& ctx, const Tensor& hidden, std::span<const MtpTokens> tokens,
                               const SeqInfo& seq);

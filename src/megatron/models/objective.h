@@ -7,6 +7,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/nn/micro_batch.h"
+#include "megatron/ops/likeliest.h"
 
 namespace megatron {
 
@@ -31,6 +32,10 @@ class Head {
   // [tokens]; 0 where the label is ignored. The gradient may take the place of the teacher's logits.
   virtual Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
                                   const Tensor& labels, double temperature) = 0;
+  // Of such logits, the likeliest of the tokens that this rank has.
+  virtual ops::Likeliest likeliest(RankContext& ctx, const Tensor& logits, int64_t count) = 0;
+  // Logits of a teacher whose likeliest tokens are known: see ops::completed_logits.
+  virtual Tensor completed_logits(RankContext& ctx, const Tensor& logits, const ops::Likeliest& teacher) = 0;
 };
 
 // What training minimises. The language-model loss is one; distillation and preference losses are others.

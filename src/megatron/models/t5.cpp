@@ -250,6 +250,18 @@ Tensor T5Model::logit_divergence(RankContext& ctx, const Tensor& logits, Tensor 
                                       {.vocab_size = config_.vocab_size, .rows = &rows_});
 }
 
+ops::Likeliest T5Model::likeliest(RankContext& ctx, const Tensor& logits, int64_t count) {
+  return ops::likeliest_tokens(
+      ctx, logits, count,
+      vocab_columns(logits.size(1), parallel_.tensor, {.vocab_size = config_.vocab_size, .rows = &rows_}));
+}
+
+Tensor T5Model::completed_logits(RankContext& ctx, const Tensor& logits, const ops::Likeliest& teacher) {
+  return ops::completed_logits(
+      ctx, logits, teacher,
+      vocab_columns(logits.size(1), parallel_.tensor, {.vocab_size = config_.vocab_size, .rows = &rows_}));
+}
+
 template <class F>
 void T5Model::for_each_layer(F&& use) {
   for (Stack* stack : {&encoder_, &decoder_})

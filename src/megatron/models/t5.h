@@ -22,6 +22,8 @@ class T5Model final : public ModelChunk {
   Tensor logit_losses(RankContext& ctx, const Tensor& logits, const Tensor& labels) override;
   Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher, const Tensor& labels,
                           double temperature) override;
+  ops::Likeliest likeliest(RankContext& ctx, const Tensor& logits, int64_t count) override;
+  Tensor completed_logits(RankContext& ctx, const Tensor& logits, const ops::Likeliest& teacher) override;
 
   const ModelSlice& slice() const override { return slice_; }
   SeqInfo sequences(RankContext& ctx, const TokenRows& rows) const override;

@@ -11,6 +11,10 @@ namespace megatron {
 
 inline constexpr int64_t kIgnoredLabel = -100;
 
+// In Batch::extra, what MicroBatch::recorded_tokens and recorded_log_probs are of all its tokens.
+inline constexpr const char* kRecordedTokens = "recorded_tokens";
+inline constexpr const char* kRecordedLogProbs = "recorded_log_probs";
+
 // An image or video as patches: frames, rows and columns.
 struct PatchGrid {
   int64_t frames = 1, rows = 1, columns = 1;

@@ -37,6 +37,9 @@ struct MicroBatch {
   // What a teacher's last layer made of it, [tokens, its hidden size], on the rank that has the head;
   // undefined: nothing is learned from one.
   Tensor taught;
+  // What a teacher was recorded to predict: its likeliest tokens of every row, int64 [tokens, k], and ln p of
+  // each, fp32 or fp64. Undefined: nothing is learned from a recording.
+  Tensor recorded_tokens, recorded_log_probs;
 };
 
 }  // namespace megatron

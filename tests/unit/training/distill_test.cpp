@@ -111,6 +111,32 @@ TEST_F(Distill, RoundedRunsGoOnBitForBit) {
   }
 }
 
+// Of the whole vocabulary a recording teaches as the teacher does, also a run that was stopped.
+TEST_F(Distill, LearnsFromARecording) {
+  testing::TempDir place;
+  const std::string recording = place.path() + "/recording";
+  steps_of(std::string(kTeacherSizes) +
+           "--train-iters 4 --finetune --freeze-all-layers --logits-save-top-k 32 "
+           "--logits-save-dtype fp32 --logits-save-dir " +
+           recording + " --load " + teacher());
+  const std::string flags = "--train-iters 4 --logits-load-dir " + recording + " ";
+  const Steps online = steps_of(taught("--train-iters 4 ")), whole = steps_of(flags);
+  for (const int64_t iteration : {1, 2, 3, 4}) {
+    EXPECT_NEAR(whole.losses.at(iteration), online.losses.at(iteration), 1e-4);
+    EXPECT_NEAR(whole.terms.at(iteration)[1].value, online.terms.at(iteration)[1].value, 1e-4);
+  }
+  const std::string both = fmt::format("{} --save {}/run --load {}/run ", flags, place.path(), place.path());
+  const Steps first = steps_of(both + "--exit-interval 2"), rest = steps_of(both);
+  for (const int64_t iteration : {3, 4}) EXPECT_EQ(rest.norms.at(iteration), whole.norms.at(iteration));
+
+  EXPECT_NE(
+      refusal_of("--train-iters 5 --logits-load-dir " + recording).find("it has nothing of iteration 5"),
+      std::string::npos);
+  EXPECT_NE(refusal_of(flags + "--seed 9").find("has other tokens than were recorded"), std::string::npos);
+  const Steps labels = steps_of(flags + "--seed 9 --logits-load-ignore-errors ");
+  EXPECT_EQ(labels.norms, steps_of("--train-iters 4 --seed 9 ").norms);
+}
+
 TEST_F(Distill, TakesTheFileOfMegatronLm) {
   const std::string losses = file("losses.yaml",
                                   "logit_layers: [output_layer, output_layer]\n"

@@ -56,6 +56,8 @@ std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
          "leave it out, or leave out --perform-rl-step");
   add_if(config.distill.has_teacher(), "a captured step asks no teacher",
          "leave it out, or leave out --export-kd-teacher-load");
+  add_if(config.distill.learns_from_recording(), "a captured step reads no recorded predictions",
+         "leave it out, or leave out --logits-load-dir");
   return list;
 }
 

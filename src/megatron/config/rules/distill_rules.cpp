@@ -60,11 +60,41 @@ void mtp_layers_learn(ConfigBuilder& builder) {
                    "add --mtp-num-layers 1, or leave it out");
 }
 
+// What a recording is of, and who learns from one.
+void recording_goes_with(ConfigBuilder& builder) {
+  const Config& config = builder.config;
+  const DistillConfig& distill = config.distill;
+  if ((!distill.records() && !distill.learns_from_recording()) || builder.purpose == Purpose::forward) return;
+  const char *save = "distill.logits_save_dir", *load = "distill.logits_load_dir";
+  const char* key = distill.records() ? save : load;
+  if (config.model.masks_text())
+    builder.reject(key, "predictions of decoders alone are recorded",
+                   "leave it out, or use --model-type gpt");
+  if (config.model.has_tower())
+    builder.reject(key, "predictions of models with a vision tower are not recorded", "leave it out");
+  if (distill.records() && distill.learns_from_recording())
+    return builder.reject(load, "the run records predictions (--logits-save-dir)", "leave one of them out");
+  if (distill.records() && distill.logits_save_top_k == 0)
+    builder.reject(save, "how many tokens are recorded is not said", "add --logits-save-top-k 64");
+  if (distill.records() && !config.train.freeze_all_layers)
+    builder.reject(save, "the model would change while it is recorded", "add --freeze-all-layers");
+  if (!distill.learns_from_recording()) return;
+  if (distill.has_teacher())
+    builder.reject(load, "the run has a teacher (--export-kd-teacher-load)", "leave one of them out");
+  if (config.train.freeze_all_layers)
+    builder.reject("train.freeze_all_layers", "nothing would be learned from the recording", "leave it out");
+}
+
 constexpr Rule kDistillRules[] = {
     {"teacher_goes_with",
      "distill.export_kd_teacher_load model.model_type model.vision_tower model.output_logit_dtype "
      "train.freeze_all_layers",
      "decoders alone learn from a teacher, and learn", teacher_goes_with},
+    {"recording_goes_with",
+     "distill.logits_save_dir distill.logits_save_top_k distill.logits_load_dir "
+     "distill.export_kd_teacher_load "
+     "model.model_type model.vision_tower train.freeze_all_layers",
+     "decoders that stay as they are are recorded, and others learn from that", recording_goes_with},
     {"quant_cfg_is_built", "distill.export_quant_cfg",
      "configurations of quantisation are those that need no calibration", quant_cfg_is_built},
     {"rounds_once", "distill.export_quant_cfg model.fp8 model.te_precision_config_file",

@@ -113,8 +113,8 @@ constexpr Rule kNonuniformRules[] = {
      "ddp.average_in_collective "
      "ddp.use_megatron_fsdp ddp.num_distributed_optimizer_instances optimizer.optimizer "
      "train.check_weight_hash_across_dp_replicas_interval logger.log_params_norm "
-     "ddp.use_distributed_optimizer distill.export_kd_teacher_load "
-     "distill.export_quant_cfg rl.perform_rl_step",
+     "ddp.use_distributed_optimizer distill.export_kd_teacher_load distill.export_quant_cfg "
+     "distill.logits_save_dir distill.logits_load_dir rl.perform_rl_step",
      "what unequal replicas cannot do is refused", nonuniform_goes_with},
 };
 
@@ -156,6 +156,8 @@ std::vector<NonuniformRefusal> nonuniform_refusals(const Config& config) {
   refuse(config.rl.perform_rl_step, "rl.perform_rl_step", "leave --perform-rl-step out");
   refuse(config.distill.has_teacher(), "distill.export_kd_teacher_load",
          "leave --export-kd-teacher-load out");
+  refuse(config.distill.records(), "distill.logits_save_dir", "leave --logits-save-dir out");
+  refuse(config.distill.learns_from_recording(), "distill.logits_load_dir", "leave --logits-load-dir out");
   refuse(config.distill.rounds(), "distill.export_quant_cfg", "leave --export-quant-cfg out");
   return list;
 }

@@ -94,6 +94,8 @@ CONDITION(records_memory, "--record-memory-history", c.profiling.record_memory_h
 CONDITION(asks_teacher, "--export-kd-teacher-load", c.distill.has_teacher())
 CONDITION(adds_lm_loss, "--export-kd-teacher-load and distill.skip_lm_loss=false",
           c.distill.has_teacher() && !c.distill.skip_lm_loss)
+CONDITION(records_predictions, "--logits-save-dir DIR", c.distill.records())
+CONDITION(reads_predictions, "--logits-load-dir DIR", c.distill.learns_from_recording())
 CONDITION(learns_from_rewards, "--perform-rl-step", c.rl.perform_rl_step)
 CONDITION(corrects_sampling, "--perform-rl-step and --rl-inference-logprobs-is-correction",
           c.rl.perform_rl_step && c.rl.rl_inference_logprobs_is_correction)

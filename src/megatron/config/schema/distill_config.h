@@ -14,6 +14,8 @@ struct DistillConfig {
 #undef SETTING
 
   bool has_teacher() const { return !export_kd_teacher_load.empty(); }
+  bool records() const { return !logits_save_dir.empty(); }
+  bool learns_from_recording() const { return !logits_load_dir.empty(); }
   bool rounds() const { return !export_quant_cfg.empty(); }
 };
 

@@ -74,17 +74,21 @@ Tensor vocab_parallel_cross_entropy(RankContext& ctx, const Tensor& logits, cons
                             loss_options(logits.size(1), tp, options));
 }
 
+ops::KlDivergenceOptions vocab_columns(int64_t columns, const TensorParallel& tp,
+                                       const VocabLossOptions& options) {
+  const ops::CrossEntropyOptions loss = loss_options(columns, tp, options);
+  ops::KlDivergenceOptions result{
+      .vocab_size = loss.vocab_size, .vocab_begin = loss.vocab_begin, .reduce = loss.reduce, .sum = {}};
+  if (tp.size() > 1)
+    result.sum = [group = tp.group](RankContext&, const Tensor& sums) { group.all_reduce(sums).wait(); };
+  return result;
+}
+
 Tensor vocab_parallel_kl_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
                                     const Tensor& labels, double temperature, const TensorParallel& tp,
                                     const VocabLossOptions& options) {
-  const ops::CrossEntropyOptions columns = loss_options(logits.size(1), tp, options);
-  ops::KlDivergenceOptions divergence{.temperature = temperature,
-                                      .vocab_size = columns.vocab_size,
-                                      .vocab_begin = columns.vocab_begin,
-                                      .reduce = columns.reduce,
-                                      .sum = {}};
-  if (tp.size() > 1)
-    divergence.sum = [group = tp.group](RankContext&, const Tensor& sums) { group.all_reduce(sums).wait(); };
+  ops::KlDivergenceOptions divergence = vocab_columns(logits.size(1), tp, options);
+  divergence.temperature = temperature;
   const Tensor losses = ops::kl_divergence(ctx, logits, std::move(teacher), divergence);
   const Tensor ignored = ctx.full({1}, DType::I64, static_cast<double>(options.ignore_index));
   return ops::where(ctx, ops::compare(ctx, Comparison::Equal, labels, ignored),

@@ -2,6 +2,7 @@
 
 #include "megatron/autograd/rank_context.h"
 #include "megatron/ops/fp8_format.h"
+#include "megatron/ops/kl_divergence.h"
 #include "megatron/parallel/tensor/vocabulary_rows.h"
 
 namespace megatron {
@@ -30,6 +31,10 @@ Tensor vocab_parallel_cross_entropy(RankContext& ctx, const Tensor& logits, cons
 Tensor vocab_parallel_kl_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
                                     const Tensor& labels, double temperature, const TensorParallel& tp,
                                     const VocabLossOptions& options);
+
+// Which columns of the vocabulary this rank's logits have, and how ranks put together what they find in them.
+ops::KlDivergenceOptions vocab_columns(int64_t columns, const TensorParallel& tp,
+                                       const VocabLossOptions& options);
 
 // Cross entropy of hidden [tokens, hidden] · weightᵀ against labels int64 [tokens], per token, the rows of
 // weight split over the group. Every rank gets all losses.

@@ -4,6 +4,7 @@
 
 #include "megatron/datasets/images/mock_images.h"
 #include "megatron/models/objectives/grpo_objective.h"
+#include "megatron/training/setup/run_settings.h"
 
 namespace megatron {
 namespace {
@@ -31,6 +32,14 @@ void add_blank_images(const ModelConfig& model, bool packed, Batch& batch) {
   batch.extra["image_grids"] = Tensor::wrap(grids->data(), {images, 3}, DType::I64, kCpu, grids);
 }
 
+// As if 64 tokens had been recorded of each.
+void add_blank_recording(DType wide, Batch& batch) {
+  const Shape shape{static_cast<int64_t>(batch.ids.size()), 64};
+  auto log_probs = std::make_shared<std::vector<double>>(static_cast<size_t>(shape.numel()));
+  batch.extra[kRecordedTokens] = host_ones(shape);
+  batch.extra[kRecordedLogProbs] = Tensor::wrap(log_probs->data(), shape, wide, kCpu, log_probs);
+}
+
 }  // namespace
 
 std::vector<Batch> blank_batches(const Config& config, int64_t count) {
@@ -50,6 +59,8 @@ std::vector<Batch> blank_batches(const Config& config, int64_t count) {
   if (model.model_type == ModelType::t5)
     batch.extra["encoder_ids"] = batch.extra["encoder_mask"] = host_ones({rows, length});
   if (model.has_tower()) add_blank_images(model, config.dataset.packing_buffer_size > 0, batch);
+  if (config.distill.learns_from_recording())
+    add_blank_recording(accumulation_dtype(model_dtype(config)), batch);
   std::vector<Batch> batches(static_cast<size_t>(count), batch);
   for (int64_t i = 0; i < count; ++i) batches[static_cast<size_t>(i)].first = i * rows;
   return batches;

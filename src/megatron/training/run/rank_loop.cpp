@@ -15,6 +15,7 @@
 #include "megatron/training/plan/flops.h"
 #include "megatron/training/run/agreement.h"
 #include "megatron/training/run/evaluation.h"
+#include "megatron/training/run/recorded_predictions.h"
 #include "megatron/training/run/recovery.h"
 #include "megatron/training/run/rerun.h"
 #include "megatron/training/run/restart_layout.h"
@@ -78,6 +79,9 @@ class RankLoop {
         timeouts_(config_, world, recovery_.memory().steps),
         dumps_(ctx, world, parallel_, config_, trainer_, recovery_.restarted(),
                [this](const std::string& what) { tell(what); }) {
+    if (config_.distill.records()) recorder_.emplace(ctx, world, parallel_, config_);
+    if (config_.distill.learns_from_recording())
+      recording_.emplace(config_, accumulation_dtype(model_dtype(config_)));
     if (config_.logger.detect_stragglers) stragglers_.emplace(ctx, world, parallel_, config_.logger);
   }
 
@@ -295,6 +299,33 @@ class RankLoop {
     return flops * parallel_.replicas();
   }
 
+  double frozen_loss(std::span<const Batch> batches, int64_t all) {
+    return recorder_ ? recorder_->evaluate(trainer_, batches, state_.iteration, all)
+                     : trainer_.evaluate(ctx_, batches, all);
+  }
+
+  // Where the run learns from recorded predictions, those of the micro-batches, on the ranks that have the
+  // head. All do without where one cannot read them and that is allowed.
+  void add_recording(std::shared_ptr<const std::vector<Batch>>& batches) {
+    if (!recording_) return;
+    const TraceRange range(ctx_.tracer, "read predictions");
+    std::shared_ptr<const std::vector<Batch>> with = batches;
+    std::string problem;
+    try {
+      if (trainer_.model().head())
+        with = std::make_shared<const std::vector<Batch>>(recording_->added_to(*batches, state_.iteration));
+    } catch (const Error& error) {
+      if (!config_.distill.logits_load_ignore_errors) throw;
+      problem = error.what();
+    }
+    if (config_.distill.logits_load_ignore_errors &&
+        all_reduce_max(ctx_, world_, {problem.empty() ? 0.0 : 1.0})[0] > 0)
+      tell(fmt::format("iteration {} learns from its labels alone{}{}", state_.iteration + 1,
+                       problem.empty() ? "" : ": ", problem));
+    else
+      batches = std::move(with);
+  }
+
   RerunMachine::Verdict iterate(int64_t batch) {
     profiling_.before_step(state_.iteration);
     const auto begun = Clock::now();
@@ -303,7 +334,7 @@ class RankLoop {
     const auto start = Clock::now();
     const Shares shares = batch_shares(config_, parallel_, batch);
     const std::vector<Share>& own = shares.of_replica[static_cast<size_t>(parallel_.replica())];
-    const auto batches = [&] {
+    std::shared_ptr<const std::vector<Batch>> batches = [&] {
       const TraceRange range(ctx_.tracer, "read batches");
       // A phase reads its data from the beginning.
       const int64_t consumed =
@@ -319,6 +350,7 @@ class RankLoop {
     // The rate of an iteration is that of the samples learned from before it.
     const Rates rates = schedule_.at(state_.scheduled_samples());
     Gradients gradients;
+    add_recording(batches);
     const auto compute = [&] {
       dumps_.before_passes(state_.iteration + 1);
       gradients = trainer_.gradients(ctx_, *batches, {.iteration = state_.iteration, .batches = all_batches});
@@ -342,7 +374,7 @@ class RankLoop {
     if (!frozen) dumps_.after_gradients(state_.iteration + 1);
     const RankTrainer::BeforeChange before = before_change();
     if (frozen && before) before({});
-    StepReport step = frozen ? StepReport{.loss = trainer_.evaluate(ctx_, *batches, all_batches), .terms = {}}
+    StepReport step = frozen ? StepReport{.loss = frozen_loss(*batches, all_batches), .terms = {}}
                              : trainer_.update(ctx_, gradients, rates, before);
     if (live_)
       for (LossTerm& term : live_->terms()) step.terms.push_back(std::move(term));
@@ -444,6 +476,8 @@ class RankLoop {
   int64_t saved_ = 0;                        // the iteration of the last checkpoint
   int64_t timed_ = 0;                        // iterations since timers were told
   std::optional<StragglerDetector> stragglers_;
+  std::optional<PredictionRecorder> recorder_;    // none: nothing is recorded
+  std::optional<RecordedPredictions> recording_;  // none: nothing is learned from one
   size_t attention_told_ = 0;
   bool regroups_ = false;  // at the next boundary whose state is kept
 };

@@ -9,11 +9,14 @@
 #include "megatron/models/objectives/distillation_objective.h"
 #include "megatron/models/objectives/grpo_objective.h"
 #include "megatron/models/objectives/lm_objective.h"
+#include "megatron/models/objectives/recorded_teacher_objective.h"
+#include "megatron/ops/cross_entropy.h"
 #include "megatron/optimizer/grad_norm.h"
 #include "megatron/optimizer/update_gate.h"
 #include "megatron/parallel/upload_ahead.h"
 #include "megatron/training/setup/optimizer_setup.h"
 #include "megatron/training/step/fake_quant_setup.h"
+#include "megatron/training/step/recorded_teacher.h"
 #include "megatron/training/step/replayed_experts.h"
 #include "megatron/training/step/train_target.h"
 
@@ -26,6 +29,7 @@ struct RankTrainer::Passes {
   StepKey key;
   bool forward_only = false;
   std::span<const MicroBatch> fixed = {};  // on the device already: what a CUDA graph reads
+  LogitObserver observer = {};
 
   int64_t all_batches() const {
     return key.batches > 0 ? key.batches
@@ -95,6 +99,8 @@ struct RankTrainer::Passes {
                                  accumulation_dtype(trainer.dtype_), copies);
     micro.seq = seq;
     const ModelConfig& model = trainer.config_.model;
+    if (what.labels && !forward_only)
+      upload_recording(ctx, batch, held(batch), accumulation_dtype(trainer.dtype_), copies, micro);
     if (model.has_tower() && what.ids)
       upload_images(ctx, model, batch, held(batch), !forward_only && trainer.tower_learns(), copies, micro);
     return micro;
@@ -121,6 +127,13 @@ struct RankTrainer::Passes {
     return all;
   }
 
+  Tensor observed_loss(RankContext& ctx, const Tensor& hidden, const MicroBatch& micro) const {
+    Head& head = *trainer.model_.head();
+    const Tensor logits = head.logits(ctx, hidden);
+    observer(head, logits, micro);
+    return ops::weighted_sum(ctx, head.logit_losses(ctx, logits, micro.labels), micro.weights);
+  }
+
   Gradients run(RankContext& ctx) const;
 };
 
@@ -144,6 +157,9 @@ std::unique_ptr<Objective> RankTrainer::make_objective(const TrainerOptions& opt
                                               .mtp_layers = model.mtp_num_layers,
                                               .context = model_.parallel().context.group});
   }
+  if (config_.distill.learns_from_recording())
+    return std::make_unique<RecordedTeacherObjective>(config_.distill.logits_load_kd_loss_alpha,
+                                                      model.mtp_num_layers);
   if (model.model_type == ModelType::bert && model.bert_binary_head) return std::make_unique<BertObjective>();
   return std::make_unique<LmObjective>(model.mtp_num_layers);
 }
@@ -272,6 +288,7 @@ Gradients RankTrainer::Passes::run(RankContext& ctx) const {
             .micro_batch = micro_batch,
             .last =
                 [&](RankContext& rank, const StageTensors& states, const MicroBatch& micro) {
+                  if (observer) return observed_loss(rank, states[0], micro);
                   return trainer.objective_->loss(rank, *trainer.model_.head(), states, micro, terms);
                 }});
 
@@ -362,6 +379,7 @@ void check_batches(std::span<const Batch> batches, const Config& config) {
     if (routed != batch.extra.end())
       check_routed_experts(routed->second, static_cast<int64_t>(batch.ids.size()), config.model);
     require(batch.extra.empty() || config.model.masks_text() || config.model.has_tower() ||
+                batch.extra.contains(kRecordedTokens) ||
                 (batch.extra.size() == 1 && routed != batch.extra.end()),
             "training step: a batch has extra tensors, which BERT, T5 and models with a vision tower read");
     require(batch.ids.size() == batches[0].ids.size() || config.parallel.variable_seq_lengths,
@@ -526,10 +544,11 @@ void RankTrainer::set_weights(RankContext& ctx, const std::function<void()>& set
   optimizer_->read_parameters(ctx);
 }
 
-double RankTrainer::evaluate(RankContext& ctx, std::span<const Batch> batches, int64_t all) {
+double RankTrainer::evaluate(RankContext& ctx, std::span<const Batch> batches, int64_t all,
+                             const LogitObserver& observer) {
   const TraceRange range(ctx.tracer, "evaluate");
   check_batches(batches, config_);
-  const Passes passes{*this, batches, {.iteration = steps_taken(), .batches = all}, true};
+  const Passes passes{*this, batches, {.iteration = steps_taken(), .batches = all}, true, {}, observer};
   Tensor loss = passes.run(ctx).loss;
   if (passes.per_token()) loss = times(ctx, loss, per_label_factor(ctx, labels_of(batches), parallel_));
   if (ctx.device.is_meta()) return 0;

@@ -71,7 +71,10 @@ class RankTrainer {
   StepReport step(RankContext& ctx, std::span<const Batch> batches, const Rates& rates);
   // The mean loss of micro-batches, without learning from them. `all`: micro-batches of all replicas; 0: all
   // have as many as this one.
-  double evaluate(RankContext& ctx, std::span<const Batch> batches, int64_t all = 0);
+  // `observer` sees the logits of each, on the ranks that have them.
+  using LogitObserver = std::function<void(Head& head, const Tensor& logits, const MicroBatch& micro)>;
+  double evaluate(RankContext& ctx, std::span<const Batch> batches, int64_t all = 0,
+                  const LogitObserver& observer = {});
 
   // The same of rows of tokens, [micro-batches, micro-batch size, length + 1]: see batches_of_tokens().
   StepReport step(RankContext& ctx, std::span<const int64_t> tokens, const Rates& rates,
