@@ -72,6 +72,9 @@ def real_files(d, where, family):
         d.pop("--vocab-extra-ids", None)
         if family in ("bert", "t5"):
             d["--model-type"] = [family]
+    if "--export-kd-cfg" in d:
+        d["--export-kd-cfg"] = [f"{where}/distill.yaml"]
+        open(f"{where}/distill.yaml", "w").write("logit_layers: [output_layer, output_layer]\nskip_lm_loss: false\nkd_loss_scale: 10.0\n")
     for k in list(d):
         if k in PLACES:
             d[k] = [f"{where}/{PLACES[k]}"]
@@ -195,6 +198,20 @@ def flat(d):
     return [x for k, v in d.items() for x in (k, *v)]
 
 
+def with_teacher(d, where, ranks):
+    """None, or what went wrong. The teacher, which learns for one iteration, is wider than the student unless the student was made from it."""
+    d["--export-kd-teacher-load"] = [f"{where}/teacher"]
+    made_from_it = "--export-model-type" in d
+    learns = collections.OrderedDict((k, v) for k, v in d.items() if not k.startswith("--export-kd") and k not in ("--save", "--load", "--exit-interval"))
+    learns.update(TRAINING | {"--seed": ["4321"]} | ({} if made_from_it else {"--hidden-size": [str(2 * number(d, "--hidden-size", 64))]}))
+    rc, _, err = megatron(["pretrain", *flat(learns), *ranks, "--save", f"{where}/teacher"])
+    if rc:
+        return why(err)
+    if made_from_it:  # the checkpoint that Megatron-LM's case begins with says how it is rounded; here a flag does
+        d["--load"], d["--export-quant-cfg"] = [f"{where}/teacher"], ["NVFP4_DEFAULT_CFG"]
+    return None
+
+
 def megatron(args):
     try:
         r = subprocess.run([o.megatron, *map(str, args)], capture_output=True, text=True, timeout=o.timeout)
@@ -236,8 +253,10 @@ for case in json.load(open(o.cases)):
         d.pop("--load", None)
         save = d.pop("--save", [f"{where}/ckpt"])
         m = f"{where}/m.jsonl"
-        rc, _, err = megatron(["pretrain", *flat(d), *ranks, "--metrics", m, *(["--save", *save] if o.stage == "train" else [])])
-        problem = why(err) if rc else None
+        problem = with_teacher(d, where, ranks) if "--export-kd-teacher-load" in d else None
+        if not problem:
+            rc, _, err = megatron(["pretrain", *flat(d), *ranks, "--metrics", m, *(["--save", *save] if o.stage == "train" else [])])
+            problem = why(err) if rc else None
         if not problem:
             full = rows(m)
             if len(full) != iters or not all(math.isfinite(r["lm_loss"]) for r in full.values()):
