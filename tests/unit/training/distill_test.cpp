@@ -162,6 +162,11 @@ TEST_F(Distill, TakesTheTeachersModelFromAFile) {
   const std::string other = file("other.yaml", "hidden_size: 64\n");
   EXPECT_NE(refusal_of(taught() + "--export-kd-teacher-model-config " + other).find("does not fit the model"),
             std::string::npos);
+  // One that lies beside the weights counts where none is given.
+  const std::string beside = file("teacher/model_config.yaml", "hidden_size: 64\n");
+  EXPECT_NE(refusal_of(taught()).find("does not fit the model"), std::string::npos);
+  EXPECT_EQ(refusal_of(taught() + "--export-kd-teacher-model-config " + model), "");
+  std::filesystem::remove(beside);
 }
 
 TEST_F(Distill, RefusesWithAdvice) {

@@ -1,5 +1,7 @@
 #include "megatron/training/run/teacher_source.h"
 
+#include <filesystem>
+
 #include "megatron/base/refuse.h"
 #include "megatron/base/text_file.h"
 #include "megatron/bridge/auto_bridge.h"
@@ -99,9 +101,12 @@ TeacherSource TeacherSource::of(const Config& student) {
     named_place(kTeacher, source.path);
     model = checkpoint_model_settings(source.path, {});
   }
-  if (model.is_null() || !distill.export_kd_teacher_model_config.empty()) model = model_of(student.model);
-  if (!distill.export_kd_teacher_model_config.empty())
-    apply_model_file(distill.export_kd_teacher_model_config, model);
+  std::string file = distill.export_kd_teacher_model_config;
+  if (const std::string beside = source.path + "/model_config.yaml";
+      file.empty() && !source.hf && std::filesystem::exists(beside))
+    file = beside;
+  if (model.is_null() || !file.empty()) model = model_of(student.model);
+  if (!file.empty()) apply_model_file(file, model);
   // Megatron-LM's checkpoints say how far it padded the vocabulary, not how large it is.
   const Json* vocabulary = model.find("vocab_size");
   const bool padded = found.kind == CheckpointKind::torch_dist || found.kind == CheckpointKind::torch;
