@@ -9,6 +9,7 @@
 namespace megatron {
 
 class PagedCache;
+struct ElasticWidths;
 class RoutingRecord;
 struct SequenceBatch;
 
@@ -58,9 +59,10 @@ struct SeqInfo {
   // int64 [tokens of the whole micro-batch, layers with experts, k]: experts that routers choose whatever
   // their logits say; −1: by their logits.
   Tensor replayed_experts;
-  RoutingRecord* routing_record = nullptr;  // takes what routers choose
-  uint64_t seed = 0;                        // of dropout
-  int64_t step = 0;                         // of the run, so that every one draws other numbers
+  RoutingRecord* routing_record = nullptr;       // takes what routers choose
+  std::shared_ptr<const ElasticWidths> elastic;  // the sub-network that tokens pass; null: the whole model
+  uint64_t seed = 0;                             // of dropout
+  int64_t step = 0;                              // of the run, so that every one draws other numbers
   Tensor step_offset;       // int64 [1]: a step's stream that is added when numbers are drawn; optional
   int64_t batch_begin = 0;  // of this rank's first sequence in the global batch
   bool training = true;     // else evaluation: no dropout, no noise, no balancing

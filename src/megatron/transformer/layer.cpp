@@ -6,6 +6,7 @@
 #include "megatron/transformer/attention.h"
 #include "megatron/transformer/delta_net.h"
 #include "megatron/transformer/delta_product.h"
+#include "megatron/transformer/elastic_region.h"
 #include "megatron/transformer/hidden_dropout.h"
 #include "megatron/transformer/latent_attention.h"
 #include "megatron/transformer/layer_pattern.h"
@@ -40,8 +41,8 @@ std::unique_ptr<TokenMixer> make_mixer(const std::string& layer, int64_t index, 
 }
 
 // What attention or MLP gets: the normed stream, or the stream itself.
-Tensor enter(RankContext& ctx, Norm* norm, Residual& residual) {
-  if (norm) return norm->forward(ctx, residual);
+Tensor enter(RankContext& ctx, Norm* norm, Residual& residual, const ElasticWidths* widths = nullptr) {
+  if (norm) return norm->forward(ctx, residual, widths);
   if (residual.update) residual = {ops::add(ctx, residual.hidden, residual.update), {}};
   return residual.hidden;
 }
@@ -103,10 +104,14 @@ void TransformerLayer::set_activation_plan(const ActivationPlan& plan) {
 }
 
 // How the norm's result is made again from the stream, which is kept; empty where it need not be.
-RecomputeFn TransformerLayer::recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const {
+RecomputeFn TransformerLayer::recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual,
+                                             const SeqInfo& seq) const {
   if (!plan_.layernorm || !norm || !ctx.tape) return {};
   auto stream = std::make_shared<Saved>(ctx, residual.hidden);
-  return [norm, stream](RankContext& c) { return norm->forward(c, stream->get(c)); };
+  return [norm, stream, widths = seq.elastic](RankContext& c) {
+    Residual kept{stream->get(c), {}};
+    return norm->forward(c, kept, widths.get());
+  };
 }
 
 Tensor TransformerLayer::run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input) {
@@ -123,9 +128,9 @@ Tensor TransformerLayer::run_experts(RankContext& ctx, const Tensor& x, const Se
   std::optional<Rematerialize> norm;  // whoever keeps x keeps how it is made
   if (recompute_input) norm.emplace(ctx, x, recompute_input);
   if (!plan_.experts) return moe_->forward(ctx, x, seq, recompute_input, host);
-  return recompute(ctx, {&x, 1}, [this, seq](RankContext& c, std::span<const Tensor> inputs) {
-    return std::vector<Tensor>{moe_->forward(c, inputs[0], seq)};
-  })[0];
+  return recompute_within(ctx, x, seq, [this](RankContext& c, const Tensor& input, const SeqInfo& inner) {
+    return moe_->forward(c, input, inner);
+  });
 }
 
 void TransformerLayer::forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host) {
@@ -179,10 +184,11 @@ Tensor TransformerLayer::mix(RankContext& ctx, Residual& residual, const SeqInfo
   Tensor x;
   {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.attention_norm);
-    x = enter(ctx, mixer_norm_.get(), residual);
+    x = enter(ctx, mixer_norm_.get(), residual, seq.elastic.get());
   }
   if (normed) *normed = x;
-  x = mixer_->forward(ctx, x, seq, recompute_norm(ctx, mixer_norm_.get(), residual), host);
+  x = mixer_->forward(ctx, x, seq, recompute_norm(ctx, mixer_norm_.get(), residual, seq), host);
+  if (seq.elastic) x = within(ctx, x, seq.elastic->hidden);
   if (post_mixer_norm_) x = post_mixer_norm_->forward(ctx, x);
   return drop(ctx, x, seq, 1);
 }
@@ -198,11 +204,12 @@ Tensor TransformerLayer::feed_forward(RankContext& ctx, Residual& residual, cons
   Tensor x = normed;
   if (!x) {
     PackerScope scope = offload_scope(ctx, host, plan_.offloaded.mlp_norm);
-    x = enter(ctx, mlp_norm_.get(), residual);
+    x = enter(ctx, mlp_norm_.get(), residual, seq.elastic.get());
   }
   Norm* norm = normed ? mixer_norm_.get() : mlp_norm_.get();
-  RecomputeFn recompute_input = recompute_norm(ctx, norm, residual);
+  RecomputeFn recompute_input = recompute_norm(ctx, norm, residual, seq);
   x = moe_ ? run_experts(ctx, x, seq, recompute_input, host) : run_mlp(ctx, x, recompute_input);
+  if (seq.elastic) x = within(ctx, x, seq.elastic->hidden);
   if (post_mlp_norm_) x = post_mlp_norm_->forward(ctx, x);
   return drop(ctx, x, seq, 2);
 }

@@ -43,7 +43,8 @@ class TransformerLayer final : public Module {
   // What the stream is to grow by; `normed`: what the mixer read, where that serves here too.
   Tensor feed_forward(RankContext& ctx, Residual& residual, const SeqInfo& seq, HostOffload* host,
                       const Tensor& normed = {});
-  RecomputeFn recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual) const;
+  RecomputeFn recompute_norm(RankContext& ctx, Norm* norm, const Residual& residual,
+                             const SeqInfo& seq) const;
   Tensor run_mlp(RankContext& ctx, const Tensor& x, const RecomputeFn& recompute_input);
   Tensor run_experts(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
                      const RecomputeFn& recompute_input, HostOffload* host);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "megatron/base/sum.h"
+#include "megatron/nn/elastic_widths.h"
 #include "megatron/ops/gated_norm.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/ssd.h"
@@ -106,7 +107,10 @@ Tensor MambaMixer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq
                       rows, state.value);
   state.keep(ctx);
   y = share_.held(ctx, y, seq);
-  return out_.forward(ctx, with_padding(ctx, norm(ctx, y, parts[0]), tp_));
+  if (!seq.elastic) return out_.forward(ctx, with_padding(ctx, norm(ctx, y, parts[0]), tp_));
+  const ElasticWidths::Normed& active = seq.elastic->heads;
+  const Tensor normed = within(ctx, norm(ctx, within(ctx, y, active.in), parts[0]), active.out);
+  return out_.forward(ctx, with_padding(ctx, normed, tp_));
 }
 
 // Of each group, all of which this rank holds, or of all heads, some of which other ranks hold.

@@ -50,6 +50,12 @@ Tensor Norm::forward(RankContext& ctx, Residual& residual) {
   return shown(y);
 }
 
+Tensor Norm::forward(RankContext& ctx, Residual& residual, const ElasticWidths* widths) {
+  if (!widths) return forward(ctx, residual);
+  residual = {residual.sum(ctx), {}};
+  return within(ctx, forward(ctx, within(ctx, residual.hidden, widths->stream.in)), widths->stream.out);
+}
+
 void Norm::visit(const ParameterVisitor& visitor) {
   visitor(weight_);
   if (bias_) visitor(*bias_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/config/schema/model_config.h"
+#include "megatron/nn/elastic_widths.h"
 #include "megatron/nn/parameter.h"
 #include "megatron/parallel/tensor/tensor_parallel.h"
 
@@ -20,6 +21,8 @@ class Norm final : public Module {
   Norm(const std::string& name, int64_t size, const ModelConfig& config, const TensorParallel& tp);
   Tensor forward(RankContext& ctx, const Tensor& x);
   Tensor forward(RankContext& ctx, Residual& residual);  // leaves residual.hidden = the sum, nothing pending
+  // The same over the active channels of the stream alone; null: over all.
+  Tensor forward(RankContext& ctx, Residual& residual, const ElasticWidths* widths);
   void visit(const ParameterVisitor& visitor) override;
 
  private:

@@ -15,7 +15,7 @@ OutputStage::OutputStage(const ModelConfig& config, const TensorParallel& tp)
 }
 
 Tensor OutputStage::forward(RankContext& ctx, Residual& residual, const SeqInfo* seq, Tensor* sentence) {
-  Tensor x = norm_             ? norm_->forward(ctx, residual)
+  Tensor x = norm_             ? norm_->forward(ctx, residual, seq ? seq->elastic.get() : nullptr)
              : residual.update ? ops::add(ctx, residual.hidden, residual.update)
                                : residual.hidden;
   if (binary_ && sentence) *sentence = binary_->forward(ctx, x, *seq);

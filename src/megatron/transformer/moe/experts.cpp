@@ -1,5 +1,6 @@
 #include "megatron/transformer/moe/experts.h"
 
+#include "megatron/nn/elastic_widths.h"
 #include "megatron/nn/linear.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -77,7 +78,7 @@ Tensor Experts::activate(RankContext& ctx, const Tensor& up) const {
 }
 
 Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens, const ActivationPlan& plan,
-                        HostOffload* host) {
+                        HostOffload* host, const Tensor& width) {
   auto with_bias = [&](const Tensor& x, Parameter* bias, const Tensor& expert_of_row) {
     return bias ? ops::add(ctx, x, ops::embedding_or_zeros(ctx, bias->get(ctx), expert_of_row)) : x;
   };
@@ -90,13 +91,16 @@ Tensor Experts::forward(RankContext& ctx, const Dispatched& tokens, const Activa
   std::shared_ptr<Saved> kept;  // what the activation keeps: fc2 makes its input again from that
   {
     PackerScope scope = offload_scope(ctx, host, plan.offloaded.expert_activation);
-    active = activate(ctx, up);
+    active = within(ctx, activate(ctx, up), width);
     if (plan.expert_activation && ctx.tape) kept = std::make_shared<Saved>(ctx, up);
   }
   Tensor down;
   {
     std::optional<Rematerialize> remade;
-    if (kept) remade.emplace(ctx, active, [this, kept](RankContext& c) { return activate(c, kept->get(c)); });
+    if (kept)
+      remade.emplace(ctx, active, [this, kept, fixed = width.detach()](RankContext& c) {
+        return within(c, activate(c, kept->get(c)), fixed);
+      });
     down = apply_linear(ctx, active, *fc2_, {.offsets = tokens.offsets}).y;
   }
   if (!fc2_bias_) return down;

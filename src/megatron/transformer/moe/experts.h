@@ -14,7 +14,8 @@ class Experts final : public Module {
  public:
   Experts(const std::string& name, const ModelConfig& config, const ExpertParallel& parallel);
   // Results row by row; with split experts this rank's part of the sum.
-  Tensor forward(RankContext& ctx, const Dispatched& tokens, const ActivationPlan& plan, HostOffload* host);
+  Tensor forward(RankContext& ctx, const Dispatched& tokens, const ActivationPlan& plan, HostOffload* host,
+                 const Tensor& width = {});
   int64_t row_alignment() const;  // in fp8 an expert begins at a multiple of that many rows
   bool has_biases() const { return fc1_bias_ != nullptr; }
   void visit(const ParameterVisitor& visitor) override;

@@ -1,6 +1,7 @@
 #include "megatron/transformer/moe/moe_layer.h"
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/nn/elastic_widths.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/expert/row_collectives.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -84,7 +85,8 @@ Tensor MoeLayer::forward(RankContext& ctx, const Tensor& x, const SeqInfo& seq,
   dispatcher_.align_rows(experts_.row_alignment());
   Dispatched sent = dispatcher_.dispatch(ctx, own, routing, share.max_rows,
                                          overlap_shared_ ? std::function<void()>(with_shared) : nullptr);
-  Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host));
+  const Tensor width = seq.elastic ? seq.elastic->ffn : Tensor{};
+  Tensor y = sent.combine(ctx, experts_.forward(ctx, sent, plan_, host, width));
   if (out_of_latent_) y = out_of_latent_->forward(ctx, y);
   if (divide) y = join_rows(ctx, y, share.tokens, tp.group);
   if (tp.pads_tokens()) y = with_rows(ctx, y, x.size(0));

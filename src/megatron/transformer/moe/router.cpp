@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/nn/elastic_widths.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/index.h"
@@ -10,6 +11,7 @@
 #include "megatron/ops/matmul.h"
 #include "megatron/ops/shape.h"
 #include "megatron/ops/softmax.h"
+#include "megatron/ops/straight_through.h"
 #include "megatron/ops/weight_tensor.h"
 #include "megatron/ops/wide_linear.h"
 #include "megatron/transformer/initializers.h"
@@ -22,19 +24,6 @@ namespace megatron {
 namespace {
 
 constexpr int kJitterSite = 3, kRandomSite = 4, kBiasSite = 5;  // of the layer's random numbers
-
-// The values of one tensor with the gradient of another.
-class ReplaceNode final : public Node {
- public:
-  explicit ReplaceNode(GradSlot slot) : slot_(slot) {}
-  const char* name() const override { return "replace"; }
-  void backward_data(RankContext& ctx, Tape& tape) override {
-    tape.add_grad(ctx, slot_, tape.take_grad(output()));
-  }
-
- private:
-  GradSlot slot_;
-};
 
 // Random rows [tokens, columns] of a share, each drawn by the token's place in the global batch.
 Tensor random_rows(RankContext& ctx, RandomArgs args, DType dtype, int64_t columns, const SeqInfo& seq,
@@ -134,8 +123,7 @@ Tensor Router::random_logits(RankContext& ctx, const Tensor& logits, const SeqIn
                         {.out = bias, .b = std::abs(*biased_), .key = key, .global_strides = {experts_, 1}});
     ctx.kernels->binary(ctx.kernel_context(), {Binary::Add, y, bias.expand(y.shape()), y});
   }
-  if (ctx.tracks(logits)) record(ctx, std::make_unique<ReplaceNode>(logits.grad_slot()), y);
-  return y;
+  return ops::straight_through(ctx, y, logits);
 }
 
 // What tokens of a share are to choose, [rows, k]; undefined: what their logits say.
@@ -161,7 +149,8 @@ Routing Router::route(RankContext& ctx, const Tensor& logits, const SeqInfo& seq
       return choose_experts(ctx, logits, choice_, {},
                             with_replayed(ctx, choose_below_quantiles(ctx, logits, bias, choice_.k),
                                           replayed(ctx, seq, share)));
-    return choose_experts(ctx, logits, choice_, bias, replayed(ctx, seq, share));
+    return choose_experts(ctx, logits, choice_, bias, replayed(ctx, seq, share),
+                          seq.elastic ? seq.elastic->experts : Tensor{});
   }
   Tensor plan = seq.training ? sinkhorn(ctx, logits, share) : logits.detach();
   Routing routing{

@@ -43,10 +43,18 @@ Tensor without_closed_groups(RankContext& ctx, const Tensor& scores, const Choic
   return ops::where(ctx, is_open, scores.view({tokens, o.groups, size}), closed).view(scores.shape());
 }
 
+// −∞ for experts beyond the width.
+Tensor without_others(RankContext& ctx, const Tensor& scores, const Tensor& width) {
+  const Tensor active = ops::compare(ctx, Comparison::Less, ctx.zeros({1}, width.dtype()), width);
+  const Tensor never = ctx.full({1}, scores.dtype(), -std::numeric_limits<double>::infinity());
+  return ops::where(ctx, active, scores, never);
+}
+
 Tensor chosen(RankContext& ctx, const Tensor& scores, const ChoiceOptions& o, const Tensor& bias,
-              const Tensor& replayed) {
+              const Tensor& replayed, const Tensor& width = {}) {
   Tensor plain = scores.detach();
-  if (bias) plain = ops::add(ctx, plain, bias);
+  if (bias) plain = ops::add(ctx, plain, width ? ops::mul(ctx, bias, width) : bias);
+  if (width) plain = without_others(ctx, plain, width);
   if (o.groups > 0) plain = without_closed_groups(ctx, plain, o);
   return with_replayed(ctx, ops::top_k(ctx, plain, o.k).indices, replayed);
 }
@@ -76,14 +84,17 @@ ChoiceOptions ChoiceOptions::of(const ModelConfig& config) {
 }
 
 Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptions& o, const Tensor& bias,
-                       const Tensor& replayed) {
+                       const Tensor& replayed, const Tensor& width) {
+  require(!width || o.score != RouterScore::softmax, "router: a width multiplies scores, not a softmax");
   Routing result;
   if (o.score == RouterScore::softmax && !o.pre_softmax) {
     result.experts = chosen(ctx, logits, o, bias, replayed);
     result.probs = ops::softmax(ctx, ops::gather_columns(ctx, logits, result.experts));
   } else {
     Tensor scores = scores_of(ctx, logits, o.score);
-    result.experts = chosen(ctx, scores, o, bias, replayed);
+    const Tensor active = width ? ops::cast(ctx, width, scores.dtype()) : width;
+    if (active) scores = ops::mul(ctx, scores, active);
+    result.experts = chosen(ctx, scores, o, bias, replayed, active.detach());
     result.probs = ops::gather_columns(ctx, scores, result.experts);
     if (o.score != RouterScore::softmax && o.k > 1 && o.normalize)
       result.probs = made_to_sum_to_one(ctx, result.probs);

@@ -22,9 +22,10 @@ struct ChoiceOptions {
 
 // The k experts of each row of logits [tokens, experts] and their probabilities. `bias` [experts], optional,
 // is added to the scores for choosing alone. `replayed` [tokens, k], optional: the experts themselves; −1: by
-// the scores.
+// the scores. `width` [1, experts], optional, multiplies scores, which are no softmax, and the bias; an
+// expert that it makes 0 is not chosen.
 Routing choose_experts(RankContext& ctx, const Tensor& logits, const ChoiceOptions& options,
-                       const Tensor& bias = {}, const Tensor& replayed = {});
+                       const Tensor& bias = {}, const Tensor& replayed = {}, const Tensor& width = {});
 
 // `experts` where `replayed` is −1 or not given, else `replayed`.
 Tensor with_replayed(RankContext& ctx, const Tensor& experts, const Tensor& replayed);
