@@ -83,6 +83,9 @@ def real_files(d, where, family):
     return d
 
 
+WIDTHS = {"--emb-int-list": "--hidden-size", "--mlp-int-list": "--ffn-hidden-size", "--mamba-int-list": "--mamba-num-heads", "--moe-expert-int-list": "--num-experts"}
+
+
 def scaled(d, iters):
     tp, pp, cp = (number(d, f"--{x}-parallel-size", 1) for x in ("tensor-model", "pipeline-model", "context"))
     heads = number(d, "--num-attention-heads", 8)
@@ -102,6 +105,7 @@ def scaled(d, iters):
         d["--img-h"] = d["--img-w"] = ["28"]
     if d.get("--model-provider") == ["llava_vlm"]:
         d.update({"--vision-image-size": ["28"], "--vision-num-layers": ["2"], "--vision-hidden-size": ["32"], "--vision-num-attention-heads": ["4"], "--vision-ffn-hidden-size": ["64"]})
+    whole = {k: number(d, size, 0) for k, size in WIDTHS.items() if k in d}
     for k, v in small.items():
         if k in d:
             d[k] = [str(v)]
@@ -121,6 +125,8 @@ def scaled(d, iters):
     most = max(4 * number(d, "--expert-model-parallel-size", 1), number(d, "--moe-router-topk", 1) * 2)
     if number(d, "--num-experts", 0) > most and "--moe-router-num-groups" not in d:
         d["--num-experts"] = [str(most)]
+    for k, was in whole.items():  # the same shares of the narrower model
+        d[k] = [str(int(v) * number(d, WIDTHS[k], 0) // was) for v in d[k]]
     mb = min(2, number(d, "--micro-batch-size", 1))
     batch = mb * max(1, world(d) // (tp * pp * cp)) * max(2, pp, 2 * number(d, "--microbatch-group-size-per-virtual-pipeline-stage", 1))
     if "--hybrid-layer-pattern" in d or "--hybrid-override-pattern" in d or "--is-hybrid-model" in d:

@@ -6,6 +6,7 @@
 #include "megatron/config/schema/data_config.h"
 #include "megatron/config/schema/ddp_config.h"
 #include "megatron/config/schema/distill_config.h"
+#include "megatron/config/schema/elastic_config.h"
 #include "megatron/config/schema/execution_config.h"
 #include "megatron/config/schema/inference_config.h"
 #include "megatron/config/schema/logger_config.h"
@@ -45,6 +46,7 @@ struct Config {
   InferenceConfig inference;
   DistillConfig distill;
   RlConfig rl;
+  ElasticConfig elastic;
   RunConfig run;
 
   Json to_json() const;  // {"model": {"num_layers": 2, ...}, "train": {...}, ...}

@@ -1,6 +1,8 @@
 #include "megatron/models/gpt.h"
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/models/elastic/elastic_masks.h"
+#include "megatron/models/elastic/elastic_router.h"
 #include "megatron/models/model_sequences.h"
 #include "megatron/models/vision_language.h"
 #include "megatron/ops/elementwise.h"
@@ -9,6 +11,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/split_saved.h"
 #include "megatron/parallel/tensor/vocab_cross_entropy.h"
+#include "megatron/transformer/elastic_region.h"
 #include "megatron/transformer/hidden_state_mixing.h"
 #include "megatron/transformer/initializers.h"
 #include "megatron/transformer/mup.h"
@@ -30,7 +33,7 @@ Tensor for_logits(RankContext& ctx, const Tensor& hidden, const ModelConfig& con
 }  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel,
-                   DType dtype, Embedding* embedding)
+                   DType dtype, Embedding* embedding, std::shared_ptr<const ElasticSpec> elastic)
     : config_(with_mup(config)),
       slice_(slice),
       parallel_(parallel),
@@ -50,10 +53,17 @@ GptModel::GptModel(const ModelConfig& config, const ModelSlice& slice, const Mod
   }
   if (predicts) make_mtp_layers(embedding_ ? embedding_.get() : embedding);
   if (slice.head) make_head(embedding);
+  if (elastic) make_elastic(std::move(elastic));
   make_units();
 }
 
 GptModel::~GptModel() = default;
+
+void GptModel::make_elastic(std::shared_ptr<const ElasticSpec> elastic) {
+  if (elastic->settings.freeze_model) visit([](Parameter& parameter) { parameter.trainable = false; });
+  elastic_masks_ = std::make_unique<ElasticMasks>(elastic, config_, parallel_);
+  if (slice_.embedding) elastic_router_ = std::make_unique<ElasticRouter>(elastic, parallel_, dtype_);
+}
 
 void GptModel::make_head(Embedding* embedding) {
   if (config_.masked_lm_head || config_.output_layer_bias)
@@ -107,6 +117,8 @@ void GptModel::make_units() {
     embedding_unit_ = std::make_unique<ParameterUnit>(*embedding_);
     embedding_unit_->needed_in_backward = config_.embedding_layernorm;
   }
+  if (elastic_router_ && !elastic_router_->parameters().empty())
+    elastic_unit_ = std::make_unique<ParameterUnit>(*elastic_router_);
   for (auto& layer : layers_) layer_units_.push_back(std::make_unique<ParameterUnit>(*layer));
   if (final_) final_unit_ = std::make_unique<ParameterUnit>(*final_);
   if (mtp_embedding_ && !embedding_) {
@@ -136,6 +148,7 @@ void GptModel::replace_mixers(const MixerFactory& make) {
 std::vector<ParameterUnit*> GptModel::units() {
   std::vector<ParameterUnit*> list;
   if (embedding_unit_) list.push_back(embedding_unit_.get());
+  if (elastic_unit_) list.push_back(elastic_unit_.get());
   if (tower_)
     for (ParameterUnit* unit : tower_->units()) list.push_back(unit);
   for (auto& unit : layer_units_) list.push_back(unit.get());
@@ -175,6 +188,14 @@ std::vector<std::string> GptModel::extra_inputs() const {
   return names;
 }
 
+Tensor GptModel::choose_widths(RankContext& ctx, const SeqInfo& seq, Tensor& hidden) {
+  const TraceRange range(ctx.tracer, "elastic_router");
+  const auto choose = [&] { return elastic_router_->forward(ctx, seq); };
+  const Tensor choice = elastic_unit_ ? use_unit(ctx, *elastic_unit_, choose) : choose();
+  hidden = elastic_router_->with_budget_loss(ctx, hidden, choice, seq);
+  return choice;
+}
+
 StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, const MicroBatch& micro,
                                  const LayerObserver& on_layer) {
   SeqInfo seq = micro.seq;
@@ -186,6 +207,13 @@ StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, co
   if (states.empty()) states.emplace_back();
   Tensor hidden = embedding_ ? embed(ctx, micro.ids, seq) : input[0];
   if (tower_) hidden = with_images(ctx, hidden, micro);
+  Tensor choice;  // of widths: it travels behind the hidden states
+  if (elastic_masks_) {
+    choice = elastic_router_ ? choose_widths(ctx, seq, hidden)
+                             : ops::cast(ctx, input.back(), accumulation_dtype(dtype_));
+    seq.elastic = elastic_masks_->make(ctx, choice);
+    states.resize(1);
+  }
   hidden = ops::cast(ctx, hidden, stream_dtype(config_, dtype_));
   const int64_t streams = config_.enable_mhc_connections ? config_.mhc_num_residual_streams : 1;
   if (embedding_ && streams > 1) hidden = expand_streams(ctx, hidden, streams);
@@ -193,6 +221,7 @@ StageTensors GptModel::run_stage(RankContext& ctx, const StageTensors& input, co
   if (final_ && streams > 1) residual = {contract_streams(ctx, residual.sum(ctx), streams), {}};
   if (!final_) {
     states[0] = residual.sum(ctx);
+    if (choice) states.push_back(choice);
   } else {
     Tensor sentence;
     const Tensor last =
@@ -246,12 +275,12 @@ Tensor GptModel::run_region(RankContext& ctx, int64_t first, int64_t count, cons
   Tensor stream = residual.sum(ctx);
   SplitSaved split(parallel_.tensor);
   PackerScope scope(ctx, plan_.split_inputs ? &split : ctx.packer);
-  return recompute(ctx, {&stream, 1},
-                   [this, first, count, seq](RankContext& c, std::span<const Tensor> inputs) {
-                     Residual inner{inputs[0], {}};
-                     for (int64_t i = first; i < first + count; ++i) run_layer(c, i, inner, seq);
-                     return std::vector<Tensor>{inner.sum(c)};
-                   })[0];
+  return recompute_within(ctx, stream, seq,
+                          [this, first, count](RankContext& c, const Tensor& x, const SeqInfo& within) {
+                            Residual inner{x, {}};
+                            for (int64_t i = first; i < first + count; ++i) run_layer(c, i, inner, within);
+                            return inner.sum(c);
+                          });
 }
 
 VocabLossOptions GptModel::loss_options(RankContext& ctx) {
@@ -349,6 +378,7 @@ CacheShapes GptModel::mtp_cache_shapes(int64_t depth) const {
 void GptModel::visit(const ParameterVisitor& visitor) {
   if (tower_) tower_->visit(visitor);
   if (embedding_) embedding_->visit(visitor);
+  if (elastic_router_) elastic_router_->visit(visitor);
   for (auto& layer : layers_) layer->visit(visitor);
   if (final_) final_->visit(visitor);
   if (mtp_copy_) mtp_copy_->visit(visitor);
@@ -379,6 +409,7 @@ void GptModel::update_expert_bias(RankContext& ctx, const Tensor& gate) {
 
 std::vector<AuxLossSum> GptModel::take_losses() {
   std::vector<AuxLossSum> all;
+  if (elastic_router_) all = elastic_router_->take_losses();
   const auto take = [&](auto& layer) {
     for (AuxLossSum& loss : layer.take_losses()) all.push_back(std::move(loss));
   };

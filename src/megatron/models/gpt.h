@@ -10,6 +10,9 @@
 
 namespace megatron {
 
+class ElasticMasks;
+class ElasticRouter;
+struct ElasticSpec;
 class VisionTower;
 
 // A GPT-style decoder, or one pipeline chunk of it; without its causal mask, and with the head of masked
@@ -17,9 +20,9 @@ class VisionTower;
 class GptModel final : public ModelChunk {
  public:
   // `embedding`: that of another chunk of this rank, which a tied output layer and MTP layers use
-  // instead of a copy.
+  // instead of a copy. `elastic`: its sub-networks, where it has any.
   GptModel(const ModelConfig& config, const ModelSlice& slice, const ModelParallel& parallel, DType dtype,
-           Embedding* embedding = nullptr);
+           Embedding* embedding = nullptr, std::shared_ptr<const ElasticSpec> elastic = nullptr);
   ~GptModel() override;
 
   void replace_mixers(const MixerFactory& make) override;
@@ -82,6 +85,9 @@ class GptModel final : public ModelChunk {
   void make_head(Embedding* embedding);
   void make_mtp_layers(Embedding* embedding);
   void make_units();
+  void make_elastic(std::shared_ptr<const ElasticSpec> elastic);
+  // On the first stage: the widths of the micro-batch, and the loss of what they cost.
+  Tensor choose_widths(RankContext& ctx, const SeqInfo& seq, Tensor& hidden);
   Tensor embed(RankContext& ctx, const Tensor& ids, const SeqInfo& seq);
   // Rows of the tower in place of the embeddings of image tokens.
   Tensor with_images(RankContext& ctx, const Tensor& text, const MicroBatch& micro);
@@ -107,8 +113,11 @@ class GptModel final : public ModelChunk {
   Parameter* shared_ = nullptr;  // another chunk's
   std::vector<std::unique_ptr<MtpLayer>> mtp_;
   bool holds_base_biases_ = false, holds_mtp_biases_ = false;
-  std::unique_ptr<Embedding> mtp_copy_;  // their copy of the table, where another rank has it
-  Embedding* mtp_embedding_ = nullptr;   // what they use: that copy, or one of this rank's chunks'
+  std::unique_ptr<Embedding> mtp_copy_;            // their copy of the table, where another rank has it
+  Embedding* mtp_embedding_ = nullptr;             // what they use: that copy, or one of this rank's chunks'
+  std::unique_ptr<ElasticMasks> elastic_masks_;    // where the model has sub-networks, and
+  std::unique_ptr<ElasticRouter> elastic_router_;  // where this chunk has the embedding
+  std::unique_ptr<ParameterUnit> elastic_unit_;
   ActivationPlan plan_;
   std::unique_ptr<HostOffload> host_;  // made when it is first used
   std::unique_ptr<ParameterUnit> embedding_unit_, final_unit_, mtp_embedding_unit_, output_unit_;

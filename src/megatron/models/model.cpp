@@ -1,5 +1,6 @@
 #include "megatron/models/model.h"
 
+#include "megatron/models/elastic/elastic_spec.h"
 #include "megatron/models/gather_columns.h"
 #include "megatron/models/parallel_setup.h"
 #include "megatron/models/pipeline_setup.h"
@@ -69,6 +70,7 @@ Model::Model(const Config& config, const ParallelContext& parallel, DType dtype)
       parallel_(model_parallel(config, parallel)),
       shape_(pipeline_shape(config, 1)),
       mtp_stage_(mtp_stage(config, shape_)),
+      elastic_choices_(elastic_choices(config)),
       overlap_messages_(config.parallel.overlap_p2p_comm.value_or(true)),
       stages_(parallel.group(Axis::pp)),
       plans_(stages_.rank()),
@@ -143,7 +145,9 @@ std::vector<Shape> Model::stage_inputs(int stage, const StageTokens& tokens, boo
     return stage < encoder_stages_ ? std::vector{states(tokens.source), states(tokens.own)}
                                    : std::vector{states(tokens.own), states(tokens.source)};
   const int64_t depths = mtp && stage > mtp_stage_ ? config_.mtp_num_layers : 0;
-  return std::vector(static_cast<size_t>(1 + depths), states(tokens.own));
+  std::vector all(static_cast<size_t>(1 + depths), states(tokens.own));
+  if (elastic_choices_ > 0) all.push_back({1, elastic_choices_});
+  return all;
 }
 
 std::vector<Tensor> Model::run(RankContext& ctx, const PipelinePass& pass) {

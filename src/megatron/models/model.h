@@ -106,8 +106,9 @@ class Model {
   ModelConfig config_;
   ModelParallel parallel_;
   PipelineShape shape_;
-  int mtp_stage_;           // -1: there is none
-  int encoder_stages_ = 0;  // that begin with a layer of an encoder
+  int mtp_stage_;            // -1: there is none
+  int encoder_stages_ = 0;   // that begin with a layer of an encoder
+  int64_t elastic_choices_;  // numbers that travel behind hidden states, 0: none
   bool overlap_messages_;
   ProcessGroup stages_;
   StepPlans plans_;

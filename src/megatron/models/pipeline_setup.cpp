@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/models/elastic/elastic_spec.h"
 #include "megatron/models/whole_model.h"
 #include "megatron/parallel/pipeline/layer_split.h"
 #include "megatron/parallel/pipeline/stage_layout.h"
@@ -106,10 +107,11 @@ std::vector<std::unique_ptr<GptModel>> model_chunks(const Config& config, const 
                                                     int pipeline_rank, const ModelParallel& parallel,
                                                     DType dtype) {
   std::vector<std::unique_ptr<GptModel>> chunks;
+  const std::shared_ptr<const ElasticSpec> elastic = elastic_spec(config);
   for (int chunk = 0; chunk < shape.vpp; ++chunk)
-    chunks.push_back(std::make_unique<GptModel>(config.model,
-                                                model_slice(config, shape, pipeline_rank, chunk), parallel,
-                                                dtype, chunk > 0 ? chunks[0]->embedding() : nullptr));
+    chunks.push_back(
+        std::make_unique<GptModel>(config.model, model_slice(config, shape, pipeline_rank, chunk), parallel,
+                                   dtype, chunk > 0 ? chunks[0]->embedding() : nullptr, elastic));
   return chunks;
 }
 

@@ -81,6 +81,16 @@ TEST(Settings, WhatActsIsRead) {
       "model.group_query_attention",
       "rl.rl_partial_rollouts",  // allows a lag
       "distill.export_kd_cfg",   // a file of the other settings of its section
+      "elastic.enable_router",   // there are no sub-networks without it
+      // elastic_sizes() tells them to the rest.
+      "elastic.emb_int_list",
+      "elastic.emb_per_list",
+      "elastic.mlp_int_list",
+      "elastic.mlp_per_list",
+      "elastic.mamba_int_list",
+      "elastic.mamba_per_list",
+      "elastic.moe_expert_int_list",
+      "elastic.moe_expert_per_list",
       "dataset.seq_length",
       "tokenizer.vocab_size",
       "tokenizer.padded_vocab_size",

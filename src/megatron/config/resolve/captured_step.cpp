@@ -58,6 +58,8 @@ std::vector<CaptureObstacle> capture_obstacles(const Config& config) {
          "leave it out, or leave out --export-kd-teacher-load");
   add_if(config.distill.learns_from_recording(), "a captured step reads no recorded predictions",
          "leave it out, or leave out --logits-load-dir");
+  add_if(config.elastic.flextron, "a captured step always passes the same sub-network",
+         "leave it out, or leave out --flextron");
   return list;
 }
 

@@ -114,7 +114,8 @@ constexpr Rule kNonuniformRules[] = {
      "ddp.use_megatron_fsdp ddp.num_distributed_optimizer_instances optimizer.optimizer "
      "train.check_weight_hash_across_dp_replicas_interval logger.log_params_norm "
      "ddp.use_distributed_optimizer distill.export_kd_teacher_load distill.export_quant_cfg "
-     "distill.logits_save_dir distill.logits_load_dir rl.perform_rl_step",
+     "distill.logits_save_dir distill.logits_load_dir "
+     "rl.perform_rl_step elastic.flextron",
      "what unequal replicas cannot do is refused", nonuniform_goes_with},
 };
 
@@ -159,6 +160,7 @@ std::vector<NonuniformRefusal> nonuniform_refusals(const Config& config) {
   refuse(config.distill.records(), "distill.logits_save_dir", "leave --logits-save-dir out");
   refuse(config.distill.learns_from_recording(), "distill.logits_load_dir", "leave --logits-load-dir out");
   refuse(config.distill.rounds(), "distill.export_quant_cfg", "leave --export-quant-cfg out");
+  refuse(config.elastic.flextron, "elastic.flextron", "leave --flextron out");
   return list;
 }
 

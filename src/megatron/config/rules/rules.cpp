@@ -12,7 +12,7 @@ std::vector<Rule> all_rules() {
   for (std::span<const Rule> rules :
        {parallel_rules(), nonuniform_rules(), pipeline_rules(), model_rules(), moe_rules(), batch_rules(),
         precision_rules(), run_rules(), data_rules(), masked_rules(), vision_rules(), distill_rules(),
-        rl_rules()})
+        rl_rules(), elastic_rules()})
     all.insert(all.end(), rules.begin(), rules.end());
   return all;
 }

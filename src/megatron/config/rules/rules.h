@@ -30,6 +30,7 @@ std::span<const Rule> masked_rules();
 std::span<const Rule> vision_rules();
 std::span<const Rule> distill_rules();
 std::span<const Rule> rl_rules();
+std::span<const Rule> elastic_rules();
 
 std::vector<Rule> all_rules();
 

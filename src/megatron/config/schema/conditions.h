@@ -94,6 +94,10 @@ CONDITION(records_memory, "--record-memory-history", c.profiling.record_memory_h
 CONDITION(asks_teacher, "--export-kd-teacher-load", c.distill.has_teacher())
 CONDITION(adds_lm_loss, "--export-kd-teacher-load and distill.skip_lm_loss=false",
           c.distill.has_teacher() && !c.distill.skip_lm_loss)
+CONDITION(is_elastic, "--flextron", c.elastic.flextron)
+CONDITION(mixes_widths, "--flextron and --soft-mask", c.elastic.flextron && c.elastic.soft_mask)
+CONDITION(budgets_memory, "--flextron and --budget-type mem", c.elastic.flextron && c.elastic.budget_type == "mem")
+CONDITION(evaluates_budget, "--flextron and --is-flex-eval", c.elastic.flextron && c.elastic.is_flex_eval)
 CONDITION(records_predictions, "--logits-save-dir DIR", c.distill.records())
 CONDITION(reads_predictions, "--logits-load-dir DIR", c.distill.learns_from_recording())
 CONDITION(learns_from_rewards, "--perform-rl-step", c.rl.perform_rl_step)

@@ -74,8 +74,23 @@ bool is_qk_norm(const Parameter& parameter) {
   return parameter.name.ends_with(".q_layernorm.weight") || parameter.name.ends_with(".k_layernorm.weight");
 }
 
-ParameterGroups parameter_groups(const OptimizerConfig& config, const ModelConfig& model) {
-  ParameterGroups groups{.lr_scale = mup_scale(model, config.optimizer)};
+bool is_of_elastic_router(const Parameter& parameter) {
+  return parameter.name.starts_with("elastic_router.");
+}
+
+// The router of sub-networks has a rate of its own.
+std::function<double(const Parameter&)> lr_scale(const Config& all) {
+  const auto usual = mup_scale(all.model, all.optimizer.optimizer);
+  const double factor = all.elastic.lr_mult_router;
+  if (!all.elastic.flextron || factor == 1) return usual;
+  return [usual, factor](const Parameter& p) {
+    return is_of_elastic_router(p) ? factor : usual ? usual(p) : 1.0;
+  };
+}
+
+ParameterGroups parameter_groups(const Config& all) {
+  const OptimizerConfig& config = all.optimizer;
+  ParameterGroups groups{.lr_scale = lr_scale(all)};
   if (config.decoupled_lr) groups.decoupled = is_embedding_or_output;
   if (config.apply_wd_to_qk_layernorm)
     groups.decayed = [](const Parameter& p) { return p.decayed() || is_qk_norm(p); };
@@ -89,7 +104,7 @@ AdamOptions adam_options(const Config& all) {
                       .epsilon = config.adam_eps,
                       .weight_decay = config.weight_decay,
                       .decoupled = config.decoupled_weight_decay,
-                      .groups = parameter_groups(config, all.model),
+                      .groups = parameter_groups(all),
                       .masters = masters_of(all)};
   if (!config.use_precision_aware_optimizer) return options;
   options.first = moment_dtype(config.exp_avg_dtype);
@@ -112,8 +127,9 @@ std::vector<int64_t> qkv_rows(const ModelConfig& model) {
   return {queries, size, size};
 }
 
-MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model,
-                         const ParallelContext& parallel, const DataParallel& data_parallel) {
+MuonOptions muon_options(const Config& all, const ParallelContext& parallel,
+                         const DataParallel& data_parallel) {
+  const OptimizerConfig& config = all.optimizer;
   std::optional<MuonSecondMoment> second;
   if (config.optimizer == OptimizerKind::adaptive_muon)
     second = {.method = config.adaptive_muon_moment2_method,
@@ -126,15 +142,16 @@ MuonOptions muon_options(const OptimizerConfig& config, const ModelConfig& model
           .extra_scale = config.muon_extra_scale_factor,
           .steps = newton_schulz_steps(config.muon_coefficient_type, config.muon_num_ns_steps),
           .tp_mode = config.muon_tp_mode,
-          .qkv_rows = config.muon_split_qkv ? qkv_rows(model) : std::vector<int64_t>(),
+          .qkv_rows = config.muon_split_qkv ? qkv_rows(all.model) : std::vector<int64_t>(),
           .dense = {parallel.group(Axis::tp), data_parallel.shard_group(false)},
           .expert = {parallel.group(Axis::etp), data_parallel.shard_group(true)},
           .second = second,
-          .groups = parameter_groups(config, model)};
+          .groups = parameter_groups(all)};
 }
 
-SoapOptions soap_options(const OptimizerConfig& config, const ModelConfig& model,
-                         const ParallelContext& parallel, const DataParallel& data_parallel) {
+SoapOptions soap_options(const Config& all, const ParallelContext& parallel,
+                         const DataParallel& data_parallel) {
+  const OptimizerConfig& config = all.optimizer;
   return {.beta1 = config.adam_beta1,
           .beta2 = config.adam_beta2,
           .epsilon = config.adam_eps,
@@ -143,7 +160,7 @@ SoapOptions soap_options(const OptimizerConfig& config, const ModelConfig& model
           .kl_shampoo = config.soap_use_kl_shampoo,
           .dense = {parallel.group(Axis::tp), data_parallel.shard_group(false)},
           .expert = {parallel.group(Axis::etp), data_parallel.shard_group(true)},
-          .groups = parameter_groups(config, model)};
+          .groups = parameter_groups(all)};
 }
 
 // The rule of all parameters, or of those that Muon and SOAP leave alone.
@@ -164,13 +181,13 @@ std::unique_ptr<Optimizer> plain_optimizer(RankContext& ctx, const Config& all,
       return std::make_unique<Sgd>(ctx, std::move(slices),
                                    SgdOptions{.momentum = config.sgd_momentum,
                                               .weight_decay = config.weight_decay,
-                                              .groups = parameter_groups(config, all.model)});
+                                              .groups = parameter_groups(all)});
     case OptimizerKind::lion:
       return std::make_unique<Lion>(ctx, std::move(slices),
                                     LionOptions{.beta1 = config.lion_beta1,
                                                 .beta2 = config.lion_beta2,
                                                 .weight_decay = config.weight_decay,
-                                                .groups = parameter_groups(config, all.model)});
+                                                .groups = parameter_groups(all)});
     default:
       throw ConfigError(fmt::format("optimizer.optimizer = {}: is not built; use --optimizer adam",
                                     name_of(config.optimizer)));
@@ -230,11 +247,11 @@ std::unique_ptr<Optimizer> make_optimizer(RankContext& ctx, const Config& config
   if (!muon && !soap) return rest;
   std::vector<std::unique_ptr<Optimizer>> parts;
   if (muon)
-    parts.push_back(std::make_unique<Muon>(
-        ctx, std::move(matrices), muon_options(config.optimizer, config.model, parallel, data_parallel)));
+    parts.push_back(
+        std::make_unique<Muon>(ctx, std::move(matrices), muon_options(config, parallel, data_parallel)));
   else
-    parts.push_back(std::make_unique<Soap>(
-        ctx, std::move(matrices), soap_options(config.optimizer, config.model, parallel, data_parallel)));
+    parts.push_back(
+        std::make_unique<Soap>(ctx, std::move(matrices), soap_options(config, parallel, data_parallel)));
   parts.push_back(std::move(rest));
   return std::make_unique<ChainedOptimizer>(ctx, std::move(parts));
 }

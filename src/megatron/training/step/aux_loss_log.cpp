@@ -14,6 +14,7 @@ std::string logged_name(const std::string& kind) {
   if (kind == "seq_aux_loss") return "seq_load_balancing_loss";
   if (kind == "global_aux_loss") return "global_load_balancing_loss";
   if (kind == "indexer_loss") return "indexer loss";
+  if (kind == "budget_loss") return "param loss";
   return kind;
 }
 
@@ -25,8 +26,12 @@ int64_t all_layers(const ModelConfig& model) {
 
 }  // namespace
 
-AuxLossLog::AuxLossLog(const ModelConfig& model) : per_layer_(model.moe_per_layer_logging) {
-  if (model.num_moe_experts == 0 && model.dsa_indexer_loss_coeff == 0) return;
+bool reports_budget_loss(const ElasticConfig& config) {
+  return config.flextron && !config.disable_budget && !config.freeze_router;
+}
+
+AuxLossLog::AuxLossLog(const ModelConfig& model, bool budgets) : per_layer_(model.moe_per_layer_logging) {
+  if (model.num_moe_experts == 0 && model.dsa_indexer_loss_coeff == 0 && !budgets) return;
   const int64_t count = all_layers(model);
   const ModelConfig longer = continue_patterns(model, count);
   std::vector<int64_t> with_experts, with_indexer;
@@ -42,6 +47,7 @@ AuxLossLog::AuxLossLog(const ModelConfig& model) : per_layer_(model.moe_per_laye
   if (model.moe_z_loss_coeff != 0) add("z_loss", model.moe_z_loss_coeff, with_experts);
   const size_t routers = kinds_.size();
   if (model.attends_sparsely()) add("indexer_loss", 1, with_indexer);
+  if (budgets) add("budget_loss", 1, {0});
   for (const Kind& kind : kinds_) names_.push_back(logged_name(kind.kind));
   if (!per_layer_) return;
   for (size_t i = 0; i < routers; ++i)

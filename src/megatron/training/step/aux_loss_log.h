@@ -4,18 +4,23 @@
 #include <string>
 #include <vector>
 
+#include "megatron/config/schema/elastic_config.h"
 #include "megatron/config/schema/model_config.h"
 #include "megatron/models/model_chunk.h"
 #include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
 
+// Whether steps have a budget loss of their sub-networks.
+bool reports_budget_loss(const ElasticConfig& config);
+
 // What auxiliary losses were in a step: means over micro-batches and over the layers that have them. Routers'
 // balancing losses and z-losses are without their coefficients, and with --moe-per-layer-logging also told of
-// each layer; an indexer's loss has its coefficient.
+// each layer; an indexer's loss has its coefficient, as the budget loss of sub-networks has, where there is
+// one.
 class AuxLossLog {
  public:
-  explicit AuxLossLog(const ModelConfig& model);
+  explicit AuxLossLog(const ModelConfig& model, bool budgets = false);
 
   // "load_balancing_loss", …, "moe/load_balancing_loss_layer_1" (layers count from 1): the same on every
   // rank.

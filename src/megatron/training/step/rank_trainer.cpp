@@ -88,7 +88,9 @@ struct RankTrainer::Passes {
     seq.batch_begin = batch.first;
     seq.training = !forward_only;
     seq.replayed_experts = replayed_experts(ctx, batch);
-    if ((model.num_moe_experts > 0 || model.dsa_indexer_loss_coeff > 0) && !forward_only)
+    const bool adds_losses =
+        model.num_moe_experts > 0 || model.dsa_indexer_loss_coeff > 0 || trainer.config_.elastic.flextron;
+    if (adds_losses && !forward_only)
       seq.aux_loss_weight = ctx.full({1}, DType::F64, factors(batch).label * batch.label_weight());
     return seq;
   }
@@ -176,7 +178,7 @@ RankTrainer::RankTrainer(RankContext& ctx, const Config& config, const ParallelC
                    : nullptr),
       objective_(make_objective(options)),
       terms_(objective_->terms()),
-      aux_losses_(config.model) {
+      aux_losses_(config.model, reports_budget_loss(config.elastic)) {
   if (config.execution.cuda_graph_impl == GraphImpl::full_iteration) {
     if (!ctx.device.is_cuda() && !ctx.device.is_meta())
       throw ConfigError(
