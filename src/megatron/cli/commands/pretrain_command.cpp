@@ -27,7 +27,7 @@ std::string help(std::string_view command, std::string_view what) {
       "       checkpoint is), --metrics FILE.jsonl (one JSON object per iteration)\n"
       "       --ckpt-convert-format torch_dist|safetensors --ckpt-convert-save DIR: writes\n"
       "       the checkpoint of --load in that layout and ends\n"
-      "       --fake-process-group: shows the plan of all ranks, of --ranks, --world-size\n"
+      "       --fake-process-group shows the plan of all ranks, of --ranks, --world-size\n"
       "       or $WORLD_SIZE, and ends\n"
       "GPUs:  the first step autotunes GEMM kernels and caches the choice\n"
       "       in $MEGATRON_CACHE (~/.cache/megatron); MEGATRON_CACHE= or\n"

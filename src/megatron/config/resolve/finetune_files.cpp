@@ -82,7 +82,8 @@ void derive_finetune_files(ConfigBuilder& builder) {
     return builder.reject(named, "other data is given beside it", "leave it out");
   const std::vector<std::string> files = named_files(builder);
   const std::string why(named);
-  if (files.empty()) return builder.derive("dataset.data_path", Json::Array{"none"}, why);  // a problem says so
+  if (files.empty())
+    return builder.derive("dataset.data_path", Json::Array{"none"}, why);  // a problem says so
   Json list = Json::array();
   for (const std::string& file : files) list.push_back(file);
   builder.derive("dataset.data_path", list, why);
