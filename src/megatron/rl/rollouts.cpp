@@ -1,8 +1,10 @@
 #include "megatron/rl/rollouts.h"
 
 #include <map>
+#include <mutex>
 
 #include "megatron/comm/string_collectives.h"
+#include "megatron/rl/rewarder.h"
 #include "megatron/tensor/philox.h"
 
 namespace megatron::rl {
@@ -18,11 +20,10 @@ Sampling sampling_of(const Drawing& drawing, int64_t number, int64_t answer) {
   return sampling;
 }
 
-// Answers that are under way.
+// A group of which some answers have no reward yet.
 struct Open {
   BankedGroup group;
-  std::string fault;  // of one of its answers
-  int64_t left = 0;   // answers that are not complete
+  int64_t left = 0;  // of them
 };
 
 }  // namespace
@@ -72,17 +73,16 @@ std::vector<BankedGroup> Answerer::answer_own(std::span<const Question> question
   Engine& engine = model_.engine();
   const int64_t longest = engine.max_length() + 1;  // the last token is not read
   std::vector<Open> open(questions.size());
-  const auto complete = [&](size_t at) {
-    Open& own = open[at];
-    require(own.fault.empty(), "{}", own.fault);
-    for (BankedRollout& rollout : own.group.rollouts) {
-      const std::span<const int64_t> text(rollout.tokens);
-      rollout.reward = environments_.reward(
-          questions[at].task,
-          {.text = prompts_.decode(text.subspan(static_cast<size_t>(rollout.prompt_tokens))),
-           .stopped = rollout.stopped});
-    }
-    if (finished) finished(own.group);
+  std::mutex mutex;  // of what is left, and of `finished`
+  Rewarder rewarder;
+  const auto reward = [&](size_t at, BankedRollout& rollout) {
+    const std::span<const int64_t> text(rollout.tokens);
+    rollout.reward = environments_.reward(
+        questions[at].task,
+        {.text = prompts_.decode(text.subspan(static_cast<size_t>(rollout.prompt_tokens))),
+         .stopped = rollout.stopped});
+    const std::lock_guard lock(mutex);
+    if (--open[at].left == 0 && finished) finished(open[at].group);
   };
   for (size_t at = 0; at < questions.size(); ++at) {
     const Question& question = questions[at];
@@ -120,17 +120,16 @@ std::vector<BankedGroup> Answerer::answer_own(std::span<const Question> question
         }
         if (!update.finish) return;
         rollout.stopped = *update.finish == FinishReason::end_token;
-        if (*update.finish == FinishReason::failed || *update.finish == FinishReason::cancelled)
-          open[at].fault = fmt::format(
-              "task {} of the environment {} is not answered: the model's output is "
-              "not finite",
-              questions[at].task.index, questions[at].task.environment);
-        if (--open[at].left == 0) complete(at);
+        require(*update.finish != FinishReason::failed && *update.finish != FinishReason::cancelled,
+                "task {} of the environment {} is not answered: the model's output is not finite",
+                questions[at].task.index, questions[at].task.environment);
+        rewarder.add([&, at] { reward(at, rollout); });
       });
     }
   }
   while (engine.step()) {
   }
+  rewarder.finish();
   std::vector<BankedGroup> groups;
   for (Open& own : open) groups.push_back(std::move(own.group));
   return groups;
