@@ -1,10 +1,14 @@
 #include "megatron/rl/rl_data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <set>
 
+#include "megatron/base/text_file.h"
 #include "megatron/comm/string_collectives.h"
+#include "megatron/config/resolve/model_settings.h"
 #include "megatron/rl/advantages.h"
 #include "megatron/rl/log_probs.h"
 #include "megatron/rl/reference.h"
@@ -16,6 +20,17 @@ namespace {
 
 // Further prompts that replace groups of one reward are asked for this often, then those are learned from.
 constexpr int kFilterRounds = 16;
+// Settings that may change while a run's bank stays.
+constexpr const char* kOfNoAnswer[] = {"rl_rollout_bank_dir",
+                                       "rl_rollout_bank_max_bytes",
+                                       "rl_durable_rollout_bank",
+                                       "rl_prompts_per_eval",
+                                       "rl_kv_cache_management_mode",
+                                       "rl_inference_tensor_model_parallel_size",
+                                       "rl_inference_pipeline_model_parallel_size",
+                                       "rl_use_sequence_packing",
+                                       "rl_sequence_packing_max_sequences_per_bin",
+                                       "langrl_env_config"};
 constexpr uint64_t kEvaluationSeed = 0x9e3779b97f4a7c15;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -118,13 +133,23 @@ class RolloutData final : public LiveData {
 
  private:
   void open_bank() {
+    // What answers and the order of prompts depend on; how ranks share the work is not among it.
     const Json settings = config_.to_json();
     Json own = Json::object();
-    for (const char* section : {"rl", "inference", "rng", "tokenizer"}) own[section] = settings.at(section);
+    for (const char* section : {"rng", "tokenizer", "optimizer", "scheduler"})
+      own[section] = settings.at(section);
+    own["model"] = model_settings(config_.model);
+    own["rl"] = Json::object();
+    for (const auto& [key, value] : settings.at("rl").as_object())
+      if (std::ranges::find(kOfNoAnswer, key) == std::end(kOfNoAnswer)) own["rl"][key] = value;
+    own["pretrained_checkpoint"] = config_.checkpoint.pretrained_checkpoint;
+    own["global_batch_size"] = config_.train.global_batch_size;
+    own["sampling_seed"] = settings.at("inference").at("inference_sampling_seed");
+    own["environments"] = read_text_file(rl_.langrl_env_config);
     const std::string folder =
         rl_.rl_rollout_bank_dir.empty() ? config_.checkpoint.save + "/rollout_bank" : rl_.rl_rollout_bank_dir;
     bank_ = std::make_unique<RolloutBank>(RolloutBank::Options{
-        .folder = folder, .max_bytes = rl_.rl_rollout_bank_max_bytes, .run = own.dump()});
+        .folder = folder, .max_bytes = rl_.rl_rollout_bank_max_bytes, .run = own.dump(), .warn = tell_});
     if (bank_->size() > 0) tell_(fmt::format("rollouts: {} has {} groups of answers", folder, bank_->size()));
   }
 
@@ -207,7 +232,8 @@ class RolloutData final : public LiveData {
     Json banked = Json::array();
     if (bank_)
       for (const Question& question : questions)
-        if (const auto group = bank_->find(iteration, question.number)) banked.push_back(to_json(*group));
+        if (const auto group = bank_->find(iteration, question.number); group && answers(*group, question))
+          banked.push_back(to_json(*group));
     std::map<int64_t, BankedGroup> groups;
     const Json known = Json::parse(broadcast_text(view_.world, banked.dump(), 0), "rollouts");
     for (const Json& one : known.as_array()) {
@@ -217,8 +243,9 @@ class RolloutData final : public LiveData {
     std::vector<Question> missing;
     for (const Question& question : questions)
       if (!groups.contains(question.number)) missing.push_back(question);
+    std::set<int64_t> kept;
     const auto keep = [&](const BankedGroup& group) {
-      if (bank_ && !bank_->find(iteration, group.prompt)) bank_->append(group);
+      if (bank_ && !kept.contains(group.prompt) && bank_->append(group)) kept.insert(group.prompt);
     };
     for (BankedGroup& group : answerer_.answer(missing, drawing(), iteration, keep)) {
       keep(group);  // another group of ranks answered it
@@ -227,6 +254,11 @@ class RolloutData final : public LiveData {
     std::vector<BankedGroup> all;
     for (const Question& question : questions) all.push_back(std::move(groups.at(question.number)));
     return all;
+  }
+
+  static bool answers(const BankedGroup& group, const Question& question) {
+    return group.environment == question.task.environment && group.task == question.task.index &&
+           std::ssize(group.rollouts) == question.answers;
   }
 
   static bool is_same(const BankedGroup& group) {

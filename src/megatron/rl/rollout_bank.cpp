@@ -245,10 +245,10 @@ void RolloutBank::read_ledger() {
     at = next;
   }
   if (at < size)
-    options_.log.warning("rollout bank: dropped {} bytes at the end of {}: the last record is torn",
-                         size - at, path());
+    options_.warn(fmt::format("rollout bank: dropped {} bytes at the end of {}: the last record is torn",
+                              size - at, path()));
   if (damaged > 0)
-    options_.log.warning("rollout bank: passed over {} damaged records of {}", damaged, path());
+    options_.warn(fmt::format("rollout bank: passed over {} damaged records of {}", damaged, path()));
   bytes_ = at;
   if (at < size)
     require(::ftruncate(ledger_, at) == 0 && ::fdatasync(ledger_) == 0, "rollout bank: {}: {}", path(),
@@ -269,11 +269,10 @@ bool RolloutBank::append(const BankedGroup& group) {
   const auto size = static_cast<int64_t>(record.size());
   if (options_.max_bytes > 0 && bytes_ + size > options_.max_bytes) {
     if (!warned_)
-      options_.log.warning(
+      options_.warn(fmt::format(
           "rollout bank: {} has {} bytes and may have {}; groups are not kept until the next checkpoint: "
-          "save "
-          "more often, or raise --rl-rollout-bank-max-bytes",
-          path(), bytes_, options_.max_bytes);
+          "save more often, or raise --rl-rollout-bank-max-bytes",
+          path(), bytes_, options_.max_bytes));
     warned_ = true;
     return false;
   }

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "megatron/base/log.h"
 
 namespace megatron::rl {
 
@@ -42,7 +41,7 @@ class RolloutBank {
     int64_t max_bytes = 0;  // of the ledger; 0: no bound
     // The settings that rollouts depend on. A bank that was written with others is refused.
     std::string run;
-    Log log = Log(LogLevel::error);
+    std::function<void(const std::string&)> warn = [](const std::string&) {};  // what people should know
   };
 
   // Opens the folder or makes it, and reads what is there. A record that was torn by a kill is dropped.
