@@ -16,8 +16,7 @@ constexpr const char* kHuggingFace = "hf";
 
 std::string Reference::origin_of(const TrainingRun& run) {
   const CheckpointConfig& checkpoint = run.config.checkpoint;
-  if (checkpoint.finetune)
-    if (const std::vector<LoadPlace> places = load_places(checkpoint); !places.empty()) return places[0].path;
+  if (const std::vector<LoadPlace> places = load_places(checkpoint); !places.empty()) return places[0].path;
   const std::string& pretrained = checkpoint.pretrained_checkpoint;
   if (!pretrained.empty() && recognise_checkpoint(pretrained).kind != CheckpointKind::none)
     return named_place("--pretrained-checkpoint", pretrained).path;
