@@ -163,10 +163,6 @@ std::string named_summary() {
 // for a reason that docs/flags.md gives. Why others do not:
 TEST(UpstreamFlags, ThoseInUseAreTaken) {
   const std::map<std::string, const char*> exceptions = {
-      {"reinforcement learning", "is not built"},
-      {"belongs to reinforcement learning; remove it", "is not built"},
-      {"distillation and export", "logits on disk and quantised weights are not built"},
-      {"belongs to elastic sub-networks (Flextron); remove it", "are not built"},
       {"sound is not read; remove it", "there is no tower for sound"},
       {"use megatron convert; remove it", "a command of its own exports"},
       {"Python modules are not read; say by settings what its layers are, such as --hybrid-layer-pattern or "
