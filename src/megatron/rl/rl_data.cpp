@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <set>
@@ -145,7 +146,9 @@ class RolloutData final : public LiveData {
     own["pretrained_checkpoint"] = config_.checkpoint.pretrained_checkpoint;
     own["global_batch_size"] = config_.train.global_batch_size;
     own["sampling_seed"] = settings.at("inference").at("inference_sampling_seed");
-    own["environments"] = read_text_file(rl_.langrl_env_config);
+    // Environments that a program made are in no file.
+    if (const std::string& file = rl_.langrl_env_config; std::filesystem::exists(file))
+      own["environments"] = read_text_file(file);
     const std::string folder =
         rl_.rl_rollout_bank_dir.empty() ? config_.checkpoint.save + "/rollout_bank" : rl_.rl_rollout_bank_dir;
     bank_ = std::make_unique<RolloutBank>(RolloutBank::Options{

@@ -39,11 +39,13 @@ std::shared_ptr<const EnvironmentSet> set_of(std::shared_ptr<const Environment> 
       std::vector<EnvironmentSet::Entry>{{.environment = std::move(environment)}});
 }
 
-constexpr std::string_view kRun =
+constexpr std::string_view kModel =
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 12 --max-position-embeddings 12 "
     "--position-embedding-type rope --tokenizer-type NullTokenizer --vocab-size 15 --micro-batch-size 2 "
-    "--hidden-dropout 0 --attention-dropout 0 --device cpu --init-method-std 0.1 --perform-rl-step "
-    "--langrl-env-config given --grpo-prompts-per-step 4 --grpo-group-size 4 --global-batch-size 16 "
+    "--hidden-dropout 0 --attention-dropout 0 --device cpu --init-method-std 0.1 ";
+constexpr std::string_view kRewards =
+    "--perform-rl-step --langrl-env-config given --grpo-prompts-per-step 4 --grpo-group-size 4 "
+    "--global-batch-size 16 "
     "--grpo-iterations 1 --grpo-clamp-eps-lower 0.2 --grpo-clamp-eps-upper 0.2 "
     "--inference-dynamic-batching-buffer-size-gb 0.01 --calculate-per-token-loss ";
 
@@ -71,7 +73,7 @@ struct Steps : Callback {
 Steps steps_of(const std::string& flags,
                std::shared_ptr<const EvenNumbers> environment = std::make_shared<const EvenNumbers>()) {
   auto steps = std::make_shared<Steps>();
-  RunSpec spec = run_spec(std::string(kRun) + flags);
+  RunSpec spec = run_spec(std::string(kModel) + std::string(kRewards) + flags);
   spec.live_data = rollout_data(set_of(std::move(environment)));
   spec.callbacks = {steps};
   spec.log = Log(LogLevel::error);
@@ -143,6 +145,26 @@ TEST(RlRun, GoesOnBitForBit) {
     }
 }
 
+// A run that goes on from an ordinary checkpoint is held to its weights, also behind a stop.
+TEST(RlRun, IsHeldToTheCheckpointThatItLoaded) {
+  megatron::testing::TempDir ordinary, place;
+  const std::string schedule = "--lr 1e-2 --lr-decay-style constant --eval-interval 0 ";
+  RunSpec spec = run_spec(fmt::format("{}{}--mock-data --global-batch-size 16 --train-iters 1 --save {}",
+                                      kModel, schedule, ordinary.path()));
+  spec.log = Log(LogLevel::error);
+  spec.out = nullptr;
+  run(spec);
+  const std::string flags = schedule + "--train-iters 4 --grpo-kl-beta 0.1 ";
+  const Steps whole = steps_of(fmt::format("{}--load {}", flags, ordinary.path())),
+              first = steps_of(fmt::format("{}--load {} --save {} --exit-interval 3", flags, ordinary.path(),
+                                           place.path())),
+              rest = steps_of(fmt::format("{}--load {} --save {}", flags, place.path(), place.path()));
+  EXPECT_NEAR(whole.term(2, "rl/kl_term"), 0, 1e-5);
+  EXPECT_EQ(first.losses.at(3), whole.losses.at(3));
+  EXPECT_EQ(rest.losses.at(4), whole.losses.at(4));
+  EXPECT_EQ(rest.terms.at(4), whole.terms.at(4));
+}
+
 TEST(RlRun, FreesTheCacheWhileItLearns) {
   const std::string flags = "--train-iters 2 --lr 1e-2 --eval-interval 0 ";
   const Steps kept = steps_of(flags), freed = steps_of(flags + "--rl-kv-cache-management-mode recompute");
@@ -168,13 +190,16 @@ TEST(RlRun, TakesAnswersFromTheBank) {
       place.path());
   const auto first = std::make_shared<const EvenNumbers>(), second = std::make_shared<const EvenNumbers>();
   const Steps killed = steps_of(flags + "--train-iters 2", first),
-              again = steps_of(flags + "--train-iters 3", second);
+              again = steps_of(flags + "--train-iters 3 --rl-rollout-bank-max-bytes 100000000", second);
   EXPECT_EQ(first->rewarded, 2 * 16);
   EXPECT_EQ(second->rewarded, 16);
   for (const int64_t iteration : {1, 2}) {
     EXPECT_EQ(again.norms.at(iteration), killed.norms.at(iteration));
     EXPECT_EQ(again.terms.at(iteration), killed.terms.at(iteration));
   }
+  // Those of another model do not count.
+  EXPECT_THROW(steps_of(flags + "--train-iters 3 --ffn-hidden-size 96"), Error);
+  EXPECT_THROW(steps_of(flags + "--train-iters 3 --weight-decay 0.5"), Error);
 }
 
 TEST(RlRun, RefusesWithAdvice) {
