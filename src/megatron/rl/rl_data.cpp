@@ -137,8 +137,7 @@ class RolloutData final : public LiveData {
     // What answers and the order of prompts depend on; how ranks share the work is not among it.
     const Json settings = config_.to_json();
     Json own = Json::object();
-    for (const char* section : {"rng", "tokenizer", "optimizer", "scheduler"})
-      own[section] = settings.at(section);
+    for (const char* section : {"rng", "tokenizer", "optimizer"}) own[section] = settings.at(section);
     own["model"] = model_settings(config_.model);
     own["rl"] = Json::object();
     for (const auto& [key, value] : settings.at("rl").as_object())
