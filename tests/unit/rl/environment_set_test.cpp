@@ -8,6 +8,7 @@
 
 #include "environment_files.h"
 #include "fuzz/feed.h"
+#include "megatron/datasets/parquet/parquet_writer.h"
 #include "megatron/rl/environments/task_order.h"
 #include "support/error_of.h"
 
@@ -242,15 +243,58 @@ TEST(EnvironmentSet, RefusesSetsWithoutTraining) {
   EXPECT_NE(read("- {agent_type: JsonlAgent, agent_args: {dataset_file: empty.jsonl}, weight: 1}")
                 .find("has no rows"),
             std::string::npos);
+  write_text(dir / "x.csv", "question,answer");
   write_text(dir / "x.parquet", "PAR1");
-  EXPECT_NE(read("- {agent_type: JsonlAgent, agent_args: {dataset_file: x.parquet}, weight: 1}")
-                .find("read_parquet"),
+  EXPECT_NE(read("- {agent_type: JsonlAgent, agent_args: {dataset_file: x.csv}, weight: 1}").find("read_csv"),
             std::string::npos);
+  EXPECT_NE(
+      read("- {agent_type: JsonlAgent, agent_args: {dataset_file: x.parquet}, weight: 1}").find("x.parquet"),
+      std::string::npos);
   EXPECT_NE(read("- {agent_type: JsonlAgent, agent_args: {dataset_file: a.jsonl, train_rows: 10, "
                  "validation_rows: 9}, "
                  "weight: 1}")
                 .find("10 and 9 rows of 13"),
             std::string::npos);
+}
+
+TEST(EnvironmentSet, ReadsParquetAsJsonLines) {
+  TempDir dir;
+  const std::vector<std::string> questions = {"1 + 1", "2 + 3", "4 + 4"},
+                                 answers = {"#### 2", "#### 5", "#### 8"};
+  std::string lines;
+  for (size_t i = 0; i < questions.size(); ++i)
+    lines += fmt::format("{{\"question\": \"{}\", \"answer\": \"{}\"}}\n", questions[i], answers[i]);
+  write_text(dir / "train.jsonl", lines);
+  ParquetWriter writer(dir / "train.parquet", {{"question"}, {"answer"}, {"ids", ParquetKind::int32_list}});
+  const auto write = [&](size_t begin, size_t end) {
+    const std::variant<ParquetWriter::Texts, ParquetWriter::Lists> columns[] = {
+        ParquetWriter::Texts{questions.begin() + begin, questions.begin() + end},
+        ParquetWriter::Texts{answers.begin() + begin, answers.begin() + end},
+        ParquetWriter::Lists(end - begin, {7, 8})};
+    writer.write_rows(columns);
+  };
+  write(0, 2);
+  write(2, 3);
+  writer.commit();
+  const auto set_of = [&](const char* file) {
+    return EnvironmentSet::read(write_environments(
+        dir, fmt::format("- {{agent_type: GSM8KAgent, agent_args: {{dataset_file: {}, train_rows: 3, "
+                         "validation_rows: 0}}, weight: 1}}",
+                         file)));
+  };
+  const EnvironmentSet lines_set = set_of("train.jsonl"), parquet = set_of("train.parquet");
+  const auto expected = lines_set.training_tasks(1, 0, 6), tasks = parquet.training_tasks(1, 0, 6);
+  ASSERT_EQ(tasks.size(), 6u);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    EXPECT_EQ(tasks[i].prompt, expected[i].prompt);
+    const std::string right = answers.at(static_cast<size_t>(tasks[i].index)).substr(5);
+    for (const std::string& number : {right, std::string("77")}) {
+      const std::string text = "\\boxed{" + number + "}";
+      EXPECT_EQ(parquet.reward(tasks[i], {.text = text, .stopped = true}),
+                lines_set.reward(expected[i], {.text = text, .stopped = true}));
+      EXPECT_EQ(parquet.reward(tasks[i], {.text = text, .stopped = true}) > 0, number == right);
+    }
+  }
 }
 
 TEST(EnvironmentSet, FuzzedConfigurationsAreReadOrRefused) {

@@ -82,15 +82,14 @@ std::optional<std::string> EnvironmentArguments::file(std::string_view key) {
     return {};
   }
   if (fs::is_directory(path, ignored)) {
-    reject("{}: {} is a folder; name a JSON lines file (datasets: load_from_disk(...).to_json(FILE))", key,
-           name);
+    reject("{}: {} is a folder; name a file of JSON lines or Parquet in it", key, name);
     return {};
   }
   const std::string kind = path.extension().string();
-  if (kind == ".parquet" || kind == ".arrow" || kind == ".csv") {
-    const std::string_view reader = kind == ".parquet" ? "parquet" : kind == ".csv" ? "csv" : "feather";
+  if (kind == ".arrow" || kind == ".csv") {
+    const std::string_view reader = kind == ".csv" ? "csv" : "feather";
     reject(
-        "{0}: {1} is no JSON lines file; convert it: python3 -c \"import pandas; "
+        "{0}: {1} is neither JSON lines nor Parquet; convert it: python3 -c \"import pandas; "
         "pandas.read_{2}('{1}').to_json('{3}', orient='records', lines=True)\"",
         key, name, reader, fs::path(name).replace_extension(".jsonl").string());
     return {};

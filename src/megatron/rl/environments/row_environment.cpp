@@ -9,11 +9,11 @@ namespace {
 
 constexpr int64_t kMaxHeldOut = 1024;
 
-std::shared_ptr<const JsonRows> open_rows(EnvironmentArguments& arguments, std::string_view key) {
+std::shared_ptr<const RowSource> open_rows(EnvironmentArguments& arguments, std::string_view key) {
   const auto path = arguments.file(key);
   if (!path) return nullptr;
   try {
-    auto rows = std::make_shared<const JsonRows>(*path);
+    auto rows = open_row_source(*path);
     if (rows->size() > 0) return rows;
     arguments.reject("{}: {} has no rows", key, *path);
   } catch (const Error& error) {
@@ -47,7 +47,7 @@ std::optional<TaskRows> open_task_rows(EnvironmentArguments& arguments, const Sp
         "split='train').to_json('train.jsonl')\"",
         hub);
   } else if (!named) {
-    arguments.reject("dataset_file: missing; name a JSON lines file");
+    arguments.reject("dataset_file: missing; name a file of JSON lines or Parquet");
   }
   const auto rows = open_rows(arguments, "dataset_file"), other = open_rows(arguments, "validation_file");
   if (!rows || (has_validation_file && !other)) return {};

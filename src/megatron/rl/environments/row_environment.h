@@ -6,12 +6,13 @@
 
 #include "megatron/rl/environments/arguments.h"
 #include "megatron/rl/environments/environment.h"
+#include "megatron/rl/environments/row_source.h"
 
 namespace megatron::rl {
 
-// Rows [first, first + count) of a JSON lines file.
+// Rows [first, first + count) of a file.
 struct RowRange {
-  std::shared_ptr<const JsonRows> rows;
+  std::shared_ptr<const RowSource> rows;
   int64_t first = 0, count = 0;
 
   std::string origin(int64_t i) const { return rows->origin(first + i); }
