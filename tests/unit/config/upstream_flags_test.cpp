@@ -165,17 +165,12 @@ std::string named_summary() {
 // for a reason that docs/flags.md gives. Why others do not:
 TEST(UpstreamFlags, ThoseInUseAreTaken) {
   const std::map<std::string, const char*> exceptions = {
-      {"sound is not read; remove it", "there is no tower for sound"},
       {"it leaves out the layers that speculative heads would be trained behind; remove it",
        "speculative heads of other kinds than MTP layers are not built"},
       {"keys and values keep the width of the model; remove it",
        "the cache of a run that trains is not rounded"},
       {"weights that are trained keep their width; use --export-quant-cfg FP8_DEFAULT_CFG, and remove it",
        "weights of checkpoints are rounded by megatron generate and serve"},
-      {"remove it; --chat-template FILE says how prompts are written",
-       "is in scripts alone: Megatron-LM reads it nowhere"},
-      {"remove it; --rl-default-temperature says how answers are drawn",
-       "is in scripts alone: Megatron-LM reads it nowhere"},
       {"Python modules are not read; say by settings what its layers are, such as --hybrid-layer-pattern or "
        "--normalization, and remove it",
        "the specifications of Megatron Core are taken, modules of one's own are not"}};
