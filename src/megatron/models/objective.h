@@ -32,7 +32,7 @@ class Head {
   // [tokens]; 0 where the label is ignored. The gradient may take the place of the teacher's logits.
   virtual Tensor logit_divergence(RankContext& ctx, const Tensor& logits, Tensor teacher,
                                   const Tensor& labels, double temperature) = 0;
-  // Of such logits, the likeliest of the tokens that this rank has.
+  // Finds the top `count` of the logits that this rank has.
   virtual ops::Likeliest likeliest(RankContext& ctx, const Tensor& logits, int64_t count) = 0;
   // Logits of a teacher whose likeliest tokens are known: see ops::completed_logits.
   virtual Tensor completed_logits(RankContext& ctx, const Tensor& logits, const ops::Likeliest& teacher) = 0;

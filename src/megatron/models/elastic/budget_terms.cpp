@@ -33,7 +33,7 @@ int64_t expert_width(const ModelConfig& model) {
   return model.moe_ffn_hidden_size > 0 ? model.moe_ffn_hidden_size : model.ffn_hidden_size;
 }
 
-// Of experts, the share that a token goes to, or all.
+// Counts parameters: `active` counts the experts that a token goes to, else all experts count.
 double parameters(const ModelConfig& model, bool active) {
   double count = 0;
   whole_model(model)->visit([&](Parameter& parameter) {

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-// Of the settings' kind of budget.
+// Returns what a budget of --budget-type counts.
 BudgetTerms budget_terms(const Config& config);
 
 }  // namespace megatron

@@ -33,7 +33,8 @@ ElasticMasks::ElasticMasks(std::shared_ptr<const ElasticSpec> spec, const ModelC
   }
 }
 
-// Of the axis's probabilities and a row of numbers for each of its choices.
+// Multiplies the axis's probabilities by `values`, a row for each of its choices. `kept` caches these on the
+// device.
 Tensor ElasticMasks::product(RankContext& ctx, const Tensor& choice, size_t axis,
                              const std::vector<double>& values, Tensor& kept) const {
   const int64_t count = std::ssize(spec_->widths[axis]), first = spec_->first_choice(axis);

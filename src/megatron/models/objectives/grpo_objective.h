@@ -35,8 +35,8 @@ class GrpoObjective final : public Objective {
   GrpoOptions options_;
 };
 
-// Of token losses −l [tokens], with the rows of `values`: Σ weights · losses, one element. `terms` get the
-// sums of what GrpoObjective reports; none: nothing is reported.
+// Returns Σ weights · losses, one element, where the GRPO losses follow from the cross entropies −l [tokens]
+// and the rows of `values`. `terms` get the sums that GrpoObjective reports; none: nothing is reported.
 Tensor grpo_loss(RankContext& ctx, const Tensor& token_losses, const Tensor& labels, const Tensor& values,
                  const Tensor& weights, const GrpoOptions& options, std::span<Tensor> terms = {});
 

@@ -14,7 +14,7 @@ class RecordedTeacherObjective final : public Objective {
 
   std::vector<std::string> terms() const override;
   size_t weighted_terms() const override { return 2; }
-  // Of a micro-batch without a recording, the language-model loss.
+  // A micro-batch without a recording gives the language-model loss.
   Tensor loss(RankContext& ctx, Head& head, const StageTensors& states, const MicroBatch& micro,
               std::span<Tensor> terms) override;
 
