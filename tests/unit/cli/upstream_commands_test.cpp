@@ -20,6 +20,30 @@ std::vector<std::string> operator+(std::vector<std::string> args, std::vector<st
   return args;
 }
 
+// A training run of a tiny GPT on mock data.
+std::vector<std::string> tiny_run(const std::vector<std::string>& more) {
+  const std::vector<std::string> run = {"-q",
+                                        "pretrain",
+                                        "--num-layers",
+                                        "2",
+                                        "--hidden-size",
+                                        "32",
+                                        "--num-attention-heads",
+                                        "4",
+                                        "--seq-length",
+                                        "16",
+                                        "--max-position-embeddings",
+                                        "16",
+                                        "--micro-batch-size",
+                                        "1",
+                                        "--lr",
+                                        "1e-3",
+                                        "--mock-data",
+                                        "--tokenizer-type",
+                                        "NullTokenizer"};
+  return run + more;
+}
+
 // Texts from their beginning are drawn apart, and again the same by the same seed.
 TEST(UpstreamCommands, SamplesWithoutAPrompt) {
   const std::vector<std::string> common = {
@@ -50,34 +74,9 @@ TEST(UpstreamCommands, SamplesWithoutAPrompt) {
 
 // Megatron-LM's step of one rank without the others is for its memory, which the plan tells of all.
 TEST(UpstreamCommands, RanksThatAreNotThere) {
-  const std::vector<std::string> run = {"-q",
-                                        "pretrain",
-                                        "--num-layers",
-                                        "2",
-                                        "--hidden-size",
-                                        "32",
-                                        "--num-attention-heads",
-                                        "4",
-                                        "--seq-length",
-                                        "16",
-                                        "--max-position-embeddings",
-                                        "16",
-                                        "--micro-batch-size",
-                                        "1",
-                                        "--global-batch-size",
-                                        "8",
-                                        "--lr",
-                                        "1e-3",
-                                        "--mock-data",
-                                        "--tokenizer-type",
-                                        "NullTokenizer",
-                                        "--vocab-size",
-                                        "64",
-                                        "--train-iters",
-                                        "2",
-                                        "--tensor-model-parallel-size",
-                                        "2",
-                                        "--fake-process-group"};
+  const std::vector<std::string> run =
+      tiny_run({"--global-batch-size", "8", "--vocab-size", "64", "--train-iters", "2",
+                "--tensor-model-parallel-size", "2", "--fake-process-group"});
   Outcome outcome = run_command(run + std::vector<std::string>{"--world-size", "16"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("16 ranks: tp 2, pp 1, cp 1, dp 8"), std::string::npos) << outcome.out;
@@ -147,33 +146,8 @@ TEST(UpstreamCommands, PicturesOfATowerFromFlags) {
 TEST(UpstreamCommands, CheckpointsInAnotherLayout) {
   TempDir folder;
   const std::string metrics = folder / "m.jsonl";
-  const std::vector<std::string> run = {"-q",
-                                        "pretrain",
-                                        "--device",
-                                        "cpu",
-                                        "--num-layers",
-                                        "2",
-                                        "--hidden-size",
-                                        "32",
-                                        "--num-attention-heads",
-                                        "4",
-                                        "--seq-length",
-                                        "16",
-                                        "--max-position-embeddings",
-                                        "16",
-                                        "--micro-batch-size",
-                                        "1",
-                                        "--global-batch-size",
-                                        "2",
-                                        "--lr",
-                                        "1e-3",
-                                        "--mock-data",
-                                        "--tokenizer-type",
-                                        "NullTokenizer",
-                                        "--vocab-size",
-                                        "63",
-                                        "--metrics",
-                                        metrics};
+  const std::vector<std::string> run =
+      tiny_run({"--device", "cpu", "--global-batch-size", "2", "--vocab-size", "63", "--metrics", metrics});
   const auto at = [&](const std::string& steps, const std::string& load) {
     return run + std::vector<std::string>{"--train-iters", steps, "--lr-decay-style", "constant"} +
            (load.empty() ? std::vector<std::string>{} : std::vector<std::string>{"--load", load});
