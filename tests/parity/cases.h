@@ -31,6 +31,27 @@ inline Config mixture_of_experts() {
   return config;
 }
 
+// The same with a layer of each kind that `pattern` names.
+inline Config small_hybrid(const char* pattern) {
+  Config config = small_gpt();
+  ModelConfig& model = config.model;
+  model.is_hybrid_model = true;
+  model.hybrid_layer_pattern = pattern;
+  model.num_layers = static_cast<int64_t>(std::string_view(pattern).size());
+  model.position_embedding_type = PositionEmbedding::none;
+  model.mamba_num_heads = 8;
+  model.mamba_head_dim = 4;
+  model.mamba_num_groups = 4;
+  model.mamba_state_dim = 3;
+  model.mamba_chunk_size = 3;
+  model.mamba_time_step_min = 1e-3;
+  model.linear_num_key_heads = 4;
+  model.linear_num_value_heads = 8;
+  model.linear_key_head_dim = 4;
+  model.linear_value_head_dim = 3;
+  return config;
+}
+
 inline Config with_biases_and_layernorm() {
   Config config = small_gpt();
   config.model.normalization = Normalization::layer_norm;

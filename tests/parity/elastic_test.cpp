@@ -15,19 +15,10 @@ namespace megatron::testing {
 namespace {
 
 Config elastic() {
-  Config config = small_gpt();
+  Config config = small_hybrid("ME*E");
   ModelConfig& model = config.model;
-  model.is_hybrid_model = true;
-  model.hybrid_layer_pattern = "ME*E";
-  model.num_layers = 4;
-  model.position_embedding_type = PositionEmbedding::none;
   model.share_embeddings_and_output_weights = false;
-  model.mamba_num_heads = 8;
-  model.mamba_head_dim = 4;
   model.mamba_num_groups = 2;
-  model.mamba_state_dim = 3;
-  model.mamba_chunk_size = 3;
-  model.mamba_time_step_min = 1e-3;
   model.num_moe_experts = 4;
   model.moe_ffn_hidden_size = 24;
   model.moe_shared_expert_intermediate_size = 8;

@@ -8,26 +8,6 @@ namespace {
 
 using namespace testing;
 
-Config hybrid(const char* pattern) {
-  Config config = small_gpt();
-  ModelConfig& model = config.model;
-  model.is_hybrid_model = true;
-  model.hybrid_layer_pattern = pattern;
-  model.num_layers = static_cast<int64_t>(std::string_view(pattern).size());
-  model.position_embedding_type = PositionEmbedding::none;
-  model.mamba_num_heads = 8;
-  model.mamba_head_dim = 4;
-  model.mamba_num_groups = 4;
-  model.mamba_state_dim = 3;
-  model.mamba_chunk_size = 3;
-  model.mamba_time_step_min = 1e-3;
-  model.linear_num_key_heads = 4;
-  model.linear_num_value_heads = 8;
-  model.linear_key_head_dim = 4;
-  model.linear_value_head_dim = 3;
-  return config;
-}
-
 void shard_everything(Config& config) {
   config.ddp.use_megatron_fsdp = true;
   config.ddp.data_parallel_sharding_strategy = ShardingStrategy::optim_grads_params;
@@ -65,24 +45,24 @@ void check_every_layout(const Config& config) {
   check_layouts(config, kContextLayouts);
 }
 
-TEST(HybridParity, MambaAttentionAndMlp) { check_every_layout(hybrid("M-M*")); }
+TEST(HybridParity, MambaAttentionAndMlp) { check_every_layout(small_hybrid("M-M*")); }
 
 TEST(HybridParity, MambaNormedAsAWhole) {
-  Config config = hybrid("MM");
+  Config config = small_hybrid("MM");
   config.model.mamba_norm_full_width = true;
   config.model.share_embeddings_and_output_weights = false;
   check_every_layout(config);
 }
 
-TEST(HybridParity, DeltaNets) { check_every_layout(hybrid("G-*-")); }
+TEST(HybridParity, DeltaNets) { check_every_layout(small_hybrid("G-*-")); }
 
 // Gated DeltaNet-2: a decay and gates for each channel.
 TEST(HybridParity, DeltaNetsThatGateChannels) {
-  Config config = hybrid("G-*-");
+  Config config = small_hybrid("G-*-");
   config.model.experimental_attention_variant = AttentionVariant::gdn2;
   check_every_layout(config);
   const auto batches = batches_for(config, 1);
-  EXPECT_NE(train(config, {}, batches).losses, train(hybrid("G-*-"), {}, batches).losses);
+  EXPECT_NE(train(config, {}, batches).losses, train(small_hybrid("G-*-"), {}, batches).losses);
 }
 
 void make_again(Config& config, std::vector<std::string> modules) {
@@ -92,7 +72,7 @@ void make_again(Config& config, std::vector<std::string> modules) {
 
 // Each token of an M layer corrects the state twice.
 TEST(HybridParity, GatedDeltaProducts) {
-  Config config = hybrid("M-M*");
+  Config config = small_hybrid("M-M*");
   config.model.gated_delta_product = true;
   config.model.gdp_num_householder = 2;
   check_every_layout(config);
@@ -111,7 +91,7 @@ TEST(HybridParity, GatedDeltaProducts) {
 // One correction of a token is the delta rule: a product of one is a delta net but for its norm, so that
 // further ones show in the loss.
 TEST(HybridParity, FurtherCorrectionsCount) {
-  Config config = hybrid("M-M*");
+  Config config = small_hybrid("M-M*");
   config.model.gated_delta_product = true;
   const auto batches = batches_for(config, 1);
   std::set<double> losses;
@@ -123,7 +103,7 @@ TEST(HybridParity, FurtherCorrectionsCount) {
 }
 
 TEST(HybridParity, Experts) {
-  Config config = hybrid("MEGE");
+  Config config = small_hybrid("MEGE");
   ModelConfig& model = config.model;
   model.num_moe_experts = 4;
   model.moe_ffn_hidden_size = 16;
@@ -138,7 +118,7 @@ TEST(HybridParity, Experts) {
 
 // MTP layers of their own pattern behind the model's.
 TEST(HybridParity, MtpLayers) {
-  Config config = hybrid("M-M*");
+  Config config = small_hybrid("M-M*");
   ModelConfig& model = config.model;
   model.hybrid_layer_pattern = "M-M*/*E/*E";
   model.mtp_num_layers = 2;
@@ -156,7 +136,7 @@ TEST(HybridParity, MtpLayers) {
 
 // Sparse attention in some layers, multi-latent attention to all keys in another.
 TEST(HybridParity, SparseAttention) {
-  Config config = hybrid("MD-+");
+  Config config = small_hybrid("MD-+");
   ModelConfig& model = config.model;
   model.multi_latent_attention = true;
   model.position_embedding_type = PositionEmbedding::rope;
@@ -184,20 +164,20 @@ TEST(HybridParity, SparseAttention) {
 TEST(CudaParity, LayersWithStates) {
   for (const char* pattern : {"M-M*", "G-*-"}) {
     SCOPED_TRACE(pattern);
-    check_on_gpu(hybrid(pattern), kLayouts);
-    check_narrow_on_gpu(hybrid(pattern));
+    check_on_gpu(small_hybrid(pattern), kLayouts);
+    check_narrow_on_gpu(small_hybrid(pattern));
   }
 }
 
 TEST(CudaParity, DeltaNetsThatGateChannels) {
-  Config config = hybrid("G-*-");
+  Config config = small_hybrid("G-*-");
   config.model.experimental_attention_variant = AttentionVariant::gdn2;
   check_on_gpu(config, kLayouts);
   check_narrow_on_gpu(config);
 }
 
 TEST(CudaParity, GatedDeltaProducts) {
-  Config config = hybrid("M-M*");
+  Config config = small_hybrid("M-M*");
   config.model.gated_delta_product = true;
   check_on_gpu(config, kLayouts);
   check_narrow_on_gpu(config);
@@ -205,7 +185,7 @@ TEST(CudaParity, GatedDeltaProducts) {
 
 // As in Qwen3-Next: every layer has a mixer and an MLP, and attention a gate.
 TEST(HybridParity, LinearAndGatedAttention) {
-  Config config = hybrid("****");
+  Config config = small_hybrid("****");
   ModelConfig& model = config.model;
   model.is_hybrid_model = false;
   model.hybrid_layer_pattern.clear();
@@ -240,7 +220,7 @@ void check_packed_documents(const Config& config) {
 
 // Rows that hold several documents: states begin anew with each.
 TEST(HybridParity, PackedDocuments) {
-  Config config = hybrid("M-G*");
+  Config config = small_hybrid("M-G*");
   for (bool products : {false, true}) {
     config.model.gated_delta_product = products;
     check_packed_documents(config);
@@ -249,7 +229,7 @@ TEST(HybridParity, PackedDocuments) {
 
 // Groups that share B and C, and key heads that value heads share, may be fewer than the ranks.
 TEST(HybridParity, MoreRanksThanSharedHeads) {
-  Config config = hybrid("M-G*");
+  Config config = small_hybrid("M-G*");
   config.model.mamba_num_groups = 1;
   config.model.linear_num_key_heads = 2;
   const std::vector<Layout> layouts = {{.name = "cp4", .cp = 4}, {.name = "cp2", .cp = 2}};
